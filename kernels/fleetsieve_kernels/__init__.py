@@ -1,0 +1,1 @@
+"""JAX numerics of FleetSieve: arrays in, arrays out."""
