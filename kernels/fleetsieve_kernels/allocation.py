@@ -144,25 +144,49 @@ def value(
     broadcast to the batch of `kappa`. 0 when F is empty, else -inf when the fewest replicas need
     more than `gpus`. Raises ValueError for an unknown objective.
     """
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective {objective!r} is unknown; use one of {OBJECTIVES}")
-    shape = kappa.shape[:-1]
-    demand = jnp.broadcast_to(jnp.asarray(demand, kappa.dtype), shape)
-    counted = jnp.broadcast_to(active, shape) & (demand > 0)
+    table = fulfillment_table(kappa, demand, sizes, gpus, limits)
+    return value_of_table(objective, table, active, demand, weight)
+
+
+def fulfillment_table(
+    kappa: Float[Array, "*batch W C"],
+    demand: Float[Array, "*#batch W"],
+    sizes: tuple[int, ...],
+    gpus: int,
+    limits: tuple[Int[Array, "*#batch W"], Int[Array, "*#batch W"]] | None = None,
+) -> Float[Array, "*batch W {gpus}+1"]:
+    """f_w(b) = min(1, capacity_w(b) / demand_w), 1 without demand, -inf below the fewest replicas."""
     if limits is None:
         capacity = capacity_table(kappa, sizes, gpus)
     else:
         capacity = limited_capacity_table(kappa, sizes, gpus, *limits)
-    fulfillment = _fulfillment(capacity, demand)
+    demand = jnp.broadcast_to(jnp.asarray(demand, kappa.dtype), kappa.shape[:-1])
+    return _fulfillment(capacity, demand)
+
+
+def value_of_table(
+    objective: str,
+    fulfillment: Float[Array, "*batch W B"],
+    active: Bool[Array, "*#batch W"],
+    demand: Float[Array, "*#batch W"],
+    weight: Float[Array, "*#batch W"],
+) -> Float[Array, "*batch"]:
+    """As `value`, from the tables f_w(b); raises ValueError for an unknown objective."""
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective {objective!r} is unknown; use one of {OBJECTIVES}")
+    shape, dtype = fulfillment.shape[:-1], fulfillment.dtype
+    demand = jnp.broadcast_to(jnp.asarray(demand, dtype), shape)
+    counted = jnp.broadcast_to(active, shape) & (demand > 0)
     if objective == "max-min":
         return max_min_value(fulfillment, counted)
     if objective == "aggregate":
-        weight = jnp.ones(shape, kappa.dtype)
-    share = demand * jnp.broadcast_to(jnp.asarray(weight, kappa.dtype), shape)
+        weight = jnp.ones(shape, dtype)
+    share = demand * jnp.broadcast_to(jnp.asarray(weight, dtype), shape)
     total = jnp.sum(jnp.where(counted, share, 0), axis=-1)
     share = share / jnp.where(total > 0, total, 1)[..., None]
-    served = share[..., None] * jnp.maximum(fulfillment, 0)
-    served = jnp.where(jnp.isneginf(capacity), -jnp.inf, served)
+    served = jnp.where(
+        jnp.isneginf(fulfillment), -jnp.inf, share[..., None] * jnp.maximum(fulfillment, 0)
+    )
     return jnp.minimum(additive_value(served, counted), 1)
 
 

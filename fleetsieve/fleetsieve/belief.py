@@ -1,0 +1,271 @@
+"""What the model believes of a fleet's cells: the bridge from problems to kernels.
+
+Everything runs in float64, in one synchronous scope per call; NumPy goes in and comes out.
+"""
+
+import functools
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Bool, Float, Int
+from scipy.stats import norm, qmc
+
+from fleetsieve.observations import Observations, throughput_scale
+from fleetsieve.problem import Problem
+from fleetsieve_kernels.acquisition import Fleet as FleetFacts
+from fleetsieve_kernels.acquisition import Needs, assume, expected_gains, view
+from fleetsieve_kernels.bounds import Known, Levels, quantile
+from fleetsieve_kernels.covariance import Cells
+from fleetsieve_kernels.fit import fit, inflation
+from fleetsieve_kernels.hyper import Hyper, constrain, prior_median
+from fleetsieve_kernels.padding import bucket
+from fleetsieve_kernels.posterior import Posterior, Rows, Table, condition
+
+_FANTASIES, _DRAWS, _STARTS = 8, 32, 3
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Fitted hyperparameters and how much their uncertainty widens each sd."""
+
+    theta: Hyper
+    inflation: Float[np.ndarray, "N P"]
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """Bounds under some observations; see `fleetsieve_kernels.acquisition.View`."""
+
+    mean: Float[np.ndarray, "N P"]
+    sd: Float[np.ndarray, "N P"]
+    kappa_lower: Float[np.ndarray, "W C"]
+    kappa_upper: Float[np.ndarray, "W C"]
+    value_lower: float
+    value_upper: float
+    q: float
+
+    @property
+    def gap(self) -> float:
+        """Γ, never below 0."""
+        return max(self.value_upper - self.value_lower, 0.0)
+
+
+class Belief:
+    """The joint model of one problem. Holds no observations: every method takes them."""
+
+    def __init__(
+        self, problem: Problem, *, confidence: float, measured_only: bool = True
+    ) -> None:
+        """Prepare the arrays of `problem`; `confidence` is that of all bounds together."""
+        self.problem, self.confidence = problem, confidence
+        self.exists = problem.exists.ravel()
+        self.limited = np.isfinite(_per_cell(problem, problem.limit))
+        limited = bool(problem.min_replicas.any() or (problem.max_replicas < _most(problem)).any())
+        self._facts = FleetFacts(
+            problem.objective,
+            tuple(int(size) for size in problem.sizes),
+            problem.gpus,
+            problem.exists.shape,
+            measured_only,
+            limited,
+        )
+        self._cells = _cells(problem)
+        self._shape = (self._cells.features.shape[1], self._cells.categories.shape[1])
+
+    @property
+    def outputs(self) -> int:
+        """P."""
+        return len(self.problem.outputs)
+
+    def learn(self, observed: Observations) -> Hypothesis:
+        """Hyperparameters from the observations alone: the same data, the same answer."""
+        with jax.enable_x64(True):
+            data = self._data(observed)
+            theta, _ = fit(self._starts(), data)
+            size = ravel_pytree(theta)[0].size
+            wide = inflation(theta, data, self._cells, _normal_draws(_DRAWS, size))
+            return Hypothesis({k: np.asarray(v) for k, v in theta.items()}, np.asarray(wide))
+
+    def assess(self, observed: Observations, hypothesis: Hypothesis) -> Assessment:
+        """Bounds of capacity and value."""
+        q = quantile(self.confidence, self.uncertain(observed))
+        with jax.enable_x64(True):
+            seen = view(
+                hypothesis.theta,
+                hypothesis.inflation,
+                jnp.asarray(q),
+                self._data(observed),
+                self._cells,
+                _known(observed),
+                self._levels(),
+                self._needs(),
+                self._facts,
+            )
+            mean, sd, lower, upper, value_lower, value_upper = (np.asarray(part) for part in seen)
+        return Assessment(mean, sd, lower, upper, float(value_lower), float(value_upper), q)
+
+    def gains(
+        self, observed: Observations, hypothesis: Hypothesis, pending: Iterable[int] = ()
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """Expected reduction of the gap and of the distance by each cell; see the kernels.
+
+        Pending cells count as measured at their posterior mean: the covariance is conditioned on
+        where they lie, the mean stays.
+        """
+        q = quantile(self.confidence, self.uncertain(observed))
+        noise = np.zeros_like(observed.value)
+        with jax.enable_x64(True):
+            posterior = condition(
+                constrain(hypothesis.theta), self._data(observed), self._cells
+            )
+            known = _known(observed)
+            for index in pending:
+                posterior, known = _assumed(posterior, known, index)
+            found = expected_gains(
+                hypothesis.theta,
+                hypothesis.inflation,
+                jnp.asarray(q),
+                posterior,
+                noise,
+                _fantasy_nodes(self.outputs),
+                known,
+                self._levels(),
+                self._needs(),
+                self._facts,
+            )
+            return np.asarray(found.gap), np.asarray(found.distance)
+
+    def draws(
+        self, observed: Observations, hypothesis: Hypothesis, count: int, seed: int
+    ) -> Float[np.ndarray, "S N P"]:
+        """Joint posterior draws of all outputs, inflated as the bounds are."""
+        with jax.enable_x64(True):
+            posterior = condition(
+                constrain(hypothesis.theta), self._data(observed), self._cells
+            )
+            mean, covariance = np.asarray(posterior.mean), np.asarray(posterior.covariance)
+        flat = covariance.reshape(mean.size, mean.size)
+        values, vectors = np.linalg.eigh((flat + flat.T) / 2)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        normal = np.random.default_rng(seed).standard_normal((count, mean.size))
+        deviation = (normal @ root.T).reshape(count, *mean.shape) * hypothesis.inflation
+        drawn = mean + np.where(observed.exact, 0.0, deviation)
+        return np.where(observed.exact, observed.value, drawn)
+
+    def breaks(self, observed: Observations) -> Bool[np.ndarray, " N"]:
+        """Cells known to break: failed, saturated, or exactly over an SLO."""
+        over = observed.exact[:, 1:] & self.limited & (observed.value[:, 1:] > 0)
+        return observed.broken | over.any(axis=1)
+
+    def uncertain(self, observed: Observations) -> int:
+        """How many outputs of cells the bounds must hold for at the same time."""
+        columns = self.breaks(observed).reshape(self.problem.exists.shape)
+        below = ~np.maximum.accumulate(columns, axis=2).ravel()
+        matters = np.concatenate([np.ones_like(self.limited[:, :1]), self.limited], axis=1)
+        return int(((self.exists & below)[:, None] & matters & ~observed.exact).sum())
+
+    def _data(self, observed: Observations) -> Table | Rows:
+        modelled = observed.modelled
+        rows = np.flatnonzero(modelled.any(axis=1))
+        if modelled[rows].all() and not observed.noise[rows].any():
+            return self._table(observed, rows)
+        return self._rows(observed, np.argwhere(modelled))
+
+    def _table(self, observed: Observations, rows: Int[np.ndarray, " n"]) -> Table:
+        index, mask = _padded(rows)
+        values = np.where(mask[:, None], observed.value[index], 0.0)
+        return Table(self._cells.take(jnp.asarray(index)), jnp.asarray(values), jnp.asarray(mask))
+
+    def _rows(self, observed: Observations, pairs: Int[np.ndarray, "m 2"]) -> Rows:
+        order, mask = _padded(np.arange(len(pairs)))
+        cell, output = pairs[order].T if len(pairs) else np.zeros((2, len(order)), int)
+        return Rows(
+            self._cells.take(jnp.asarray(cell)),
+            jnp.asarray(output),
+            jnp.asarray(np.where(mask, observed.value[cell, output], 0.0)),
+            jnp.asarray(observed.noise[cell, output]),
+            jnp.asarray(mask),
+        )
+
+    def _starts(self) -> Hyper:
+        """The prior's median, and points half a unit of log scale around it."""
+        median = prior_median(self.outputs, *self._shape)
+        flat, unravel = ravel_pytree(median)
+        around = 0.5 * np.asarray(_normal_draws(_STARTS + 1, flat.size))[: _STARTS - 1]
+        points = [np.asarray(flat), *(np.asarray(flat) + around)]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(unravel(p) for p in points))
+
+    def _levels(self) -> Levels:
+        return Levels(self.exists, self.limited, throughput_scale(self.problem))
+
+    def _needs(self) -> Needs:
+        problem = self.problem
+        return Needs(problem.demand, problem.weight, problem.min_replicas, problem.max_replicas)
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs in the user's cache directory, unless JAX was told where."""
+    if jax.config.jax_compilation_cache_dir is None:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        jax.config.update("jax_compilation_cache_dir", os.path.join(home, "fleetsieve", "jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def _most(problem: Problem) -> int:
+    """More replicas than this never fit."""
+    return problem.gpus // int(problem.sizes.min()) if problem.sizes.size else 0
+
+
+def _per_cell(problem: Problem, values: Float[np.ndarray, "W M"]) -> Float[np.ndarray, "N M"]:
+    spread = np.broadcast_to(values[:, None, None, :], (*problem.exists.shape, values.shape[1]))
+    return spread.reshape(-1, values.shape[1])
+
+
+def _cells(problem: Problem) -> Cells:
+    w, c, _ = (axis.ravel() for axis in np.indices(problem.exists.shape))
+    load = np.log2(np.where(problem.exists, problem.load, 1.0)).ravel()
+    features = np.concatenate([load[:, None], problem.features[c]], axis=1)
+    kinds = np.array([kind == "rate" for kind in problem.kind])[w]
+    for kind in (False, True):
+        rows = kinds == kind
+        present = rows & problem.exists.ravel()
+        if present.any():
+            features[rows] -= features[present].mean(axis=0)
+    return Cells(np.arange(len(w)), w, features, problem.categories[c])
+
+
+def _known(observed: Observations) -> Known:
+    value = np.where(observed.exact, observed.value, 0.0)
+    return Known(value, observed.exact, observed.measured, observed.broken)
+
+
+def _assumed(posterior: Posterior, known: Known, index: int) -> tuple[Posterior, Known]:
+    here = np.arange(len(known.measured)) == index
+    value = np.where(here[:, None], np.asarray(posterior.mean), np.asarray(known.value))
+    then = Known(value, known.exact | here[:, None], known.measured | here, known.broken)
+    return assume(posterior, jnp.asarray(index), jnp.zeros(posterior.mean.shape[1])), then
+
+
+def _padded(rows: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " b"], Bool[np.ndarray, " b"]]:
+    size = bucket(len(rows))
+    return np.pad(rows, (0, size - len(rows))), np.arange(size) < len(rows)
+
+
+@functools.cache
+def _fantasy_nodes(outputs: int) -> Float[np.ndarray, "K P"]:
+    """Quasi-random normal nodes with mean 0."""
+    uniform = qmc.Sobol(outputs, seed=0).random(_FANTASIES)
+    nodes = norm.ppf(np.clip(uniform, 1e-4, 1 - 1e-4))
+    return nodes - nodes.mean(axis=0)
+
+
+@functools.cache
+def _normal_draws(count: int, size: int) -> Float[np.ndarray, "S k"]:
+    """Antithetic standard normal draws, the same at every call."""
+    half: Sequence = np.random.default_rng(0).standard_normal((count // 2, size))
+    return np.concatenate([half, np.negative(half)])

@@ -1,0 +1,37 @@
+"""The exact allocation of a problem under given capacities."""
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from fleetsieve.allocation import Allocation, allocate
+from fleetsieve.errors import InputError
+from fleetsieve.problem import Problem
+
+
+def servable(problem: Problem, kappa: Float[np.ndarray, "W C"]) -> Bool[np.ndarray, " W"]:
+    """F: workloads with demand that some config may serve, by these capacities."""
+    return (kappa.max(axis=1, initial=0.0) > 0) & (problem.demand > 0)
+
+
+def best_allocation(
+    problem: Problem, kappa: Float[np.ndarray, "W C"], active: Bool[np.ndarray, " W"]
+) -> Allocation:
+    """argmax V(n; κ) over the fleet's GPUs, ties by leximin, then served requests/s.
+
+    Raises:
+        InputError: the fewest replicas of all workloads need more GPUs than there are.
+    """
+    try:
+        return allocate(
+            kappa,
+            demand=problem.demand,
+            weight=problem.weight,
+            sizes=problem.sizes,
+            gpus=problem.gpus,
+            objective=problem.objective,
+            active=active,
+            min_replicas=problem.min_replicas,
+            max_replicas=problem.max_replicas,
+        )
+    except ValueError as error:
+        raise InputError(f"no allocation fits: {error}") from error

@@ -1,0 +1,78 @@
+"""Outcomes as the model sees them: log outputs, their noise, and what is known for certain."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from fleetsieve.problem import FAILED, MEASURED, Problem, Truth
+
+# An infinite percentile or a throughput of 0, in log units: decisive, yet finite.
+_FAR = 50.0
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Arrays over the N = W·C·L cells of a problem and its P outputs.
+
+    Attributes:
+        measured: ran to the end.
+        broken: failed, or saturated.
+        value: log(throughput / scale) and log(metric / reference); 0 where not measured.
+        seen: which outputs were measured.
+        noise: variance of `value`; 0 where exact or not seen.
+    """
+
+    measured: Bool[np.ndarray, " N"]
+    broken: Bool[np.ndarray, " N"]
+    value: Float[np.ndarray, "N P"]
+    seen: Bool[np.ndarray, "N P"]
+    noise: Float[np.ndarray, "N P"]
+
+    @classmethod
+    def of(cls, problem: Problem, truth: Truth) -> "Observations":
+        """The observations in `truth`, outcomes of some cells of `problem`."""
+        outputs = len(problem.outputs)
+        raw = truth.values.reshape(-1, outputs)
+        seen = ~np.isnan(raw)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = np.log(raw) - np.log(units(problem))
+            relative = np.nan_to_num(truth.se.reshape(-1, outputs)) / raw
+        noise = np.where(seen & np.isfinite(relative), relative**2, 0.0)
+        return cls(
+            measured=(truth.status == MEASURED).ravel(),
+            broken=((truth.status == FAILED) | truth.saturated).ravel(),
+            value=np.where(seen, np.clip(np.nan_to_num(value, nan=0.0), -_FAR, _FAR), 0.0),
+            seen=seen,
+            noise=noise,
+        )
+
+    @property
+    def exact(self) -> Bool[np.ndarray, "N P"]:
+        """Which outputs are known exactly."""
+        return self.seen & (self.noise == 0)
+
+    @property
+    def modelled(self) -> Bool[np.ndarray, "N P"]:
+        """Which outputs enter the model: seen, and neither infinite nor zero."""
+        return self.seen & (np.abs(self.value) < _FAR)
+
+    @property
+    def n_measured(self) -> int:
+        """Cells of which the outcome is known, failures included."""
+        return int((self.measured | self.broken).sum())
+
+
+def units(problem: Problem) -> Float[np.ndarray, "N P"]:
+    """What the outputs of every cell are relative to: the rate or 1 request/s, and the references."""
+    scale = throughput_scale(problem)[:, None]
+    per_workload = np.broadcast_to(
+        problem.reference[:, None, None, :], (*problem.exists.shape, len(problem.outputs) - 1)
+    )
+    return np.concatenate([scale, per_workload.reshape(len(scale), -1)], axis=1)
+
+
+def throughput_scale(problem: Problem) -> Float[np.ndarray, " N"]:
+    """The offered rate where loads are rates, else 1 request/s."""
+    rates = np.array([kind == "rate" for kind in problem.kind])[:, None, None]
+    return np.where(rates & problem.exists, problem.load, 1.0).ravel()

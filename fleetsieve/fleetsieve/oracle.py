@@ -1,0 +1,67 @@
+"""The truth of a replayed problem: best value, regret and violations of any allocation."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from fleetsieve.allocation import Allocation, value_of
+from fleetsieve.choice import best_allocation, servable
+from fleetsieve.observations import Observations
+from fleetsieve.problem import ABSENT, Problem, Truth
+from fleetsieve.recommendation import feasible_prefix
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """What exhaustive measuring would decide.
+
+    Attributes:
+        holds: cells that meet every SLO in truth.
+        kappa: true capacities, requests/s.
+        active: workloads that some config can truly serve.
+        best: the allocation that they lead to.
+    """
+
+    problem: Problem
+    holds: Bool[np.ndarray, "W C L"]
+    kappa: Float[np.ndarray, "W C"]
+    active: Bool[np.ndarray, " W"]
+    best: Allocation
+
+    @classmethod
+    def of(cls, problem: Problem, truth: Truth) -> "Oracle":
+        """The oracle of `problem` with `truth` known for all cells."""
+        observed = Observations.of(problem, truth)
+        broken = observed.broken | (truth.status == ABSENT).ravel()
+        kappa = feasible_prefix(problem, observed.value[None], broken)[0]
+        limit = problem.limit[:, None, None, :]
+        with np.errstate(invalid="ignore"):
+            within = ((truth.values[..., 1:] <= limit) | np.isinf(limit)).all(axis=-1)
+        active = servable(problem, kappa)
+        holds = within & problem.exists & ~broken.reshape(problem.exists.shape)
+        return cls(problem, holds, kappa, active, best_allocation(problem, kappa, active))
+
+    def value(self, replicas: Int[np.ndarray, "W C"]) -> float:
+        """V(n; κ) at the truth."""
+        problem = self.problem
+        return value_of(
+            replicas,
+            self.kappa,
+            demand=problem.demand,
+            weight=problem.weight,
+            objective=problem.objective,
+            active=self.active,
+        )
+
+    def regret(self, replicas: Int[np.ndarray, "W C"]) -> float:
+        """What an allocation loses against the best one."""
+        return max(self.best.value - self.value(replicas), 0.0)
+
+    def violations(
+        self, replicas: Int[np.ndarray, "W C"], level: Int[np.ndarray, "W C"]
+    ) -> int:
+        """Allocated columns of which a level at or below the given one breaks an SLO."""
+        holds = np.logical_and.accumulate(self.holds, axis=-1)
+        reached = np.take_along_axis(holds, level[..., None], axis=-1)[..., 0]
+        return int(((replicas > 0) & ~reached).sum())

@@ -1,0 +1,152 @@
+"""The search over cells of one problem: observe, assess, choose. Knows indices, not names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from fleetsieve.belief import Assessment, Belief, Hypothesis
+from fleetsieve.observations import Observations
+from fleetsieve.policies import Policy, Situation
+from fleetsieve.problem import ABSENT, Truth
+
+# Up to this many cells hyperparameters are fitted at each one, later when they grew by a share.
+_EACH, _GROWTH = 32, 1.2
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A cell to measure next."""
+
+    index: int
+    gap_reduction: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was observed, in order, and what follows from it.
+
+    Everything is a function of the observations and their order, never of the path of fits, so a
+    search that is rebuilt from a journal goes on as the unbroken one does.
+
+    Attributes:
+        truth: outcomes of the cells in `order`, and of no other.
+        order: flat indices of cells as they were told.
+        fits: the newest fits by the observations they rest on, shared with the next search.
+    """
+
+    belief: Belief
+    tolerance: float
+    truth: Truth
+    order: tuple[int, ...]
+    fits: dict[tuple[int, ...], Hypothesis] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def start(cls, belief: Belief, tolerance: float) -> "Search":
+        """Nothing observed yet."""
+        return cls(belief, tolerance, belief.problem.outcomes({}), ())
+
+    def after(self, index: int, truth: Truth) -> "Search":
+        """With the cell at flat index `index` told; `truth` may know more than was told."""
+        order = (*self.order, index)
+        return replace(self, truth=_only(truth, order), order=order)
+
+    @cached_property
+    def observed(self) -> Observations:
+        """All observations."""
+        return Observations.of(self.belief.problem, self.truth)
+
+    @cached_property
+    def scheduled(self) -> Hypothesis:
+        """Hyperparameters fitted to the observations up to the last scheduled fit."""
+        return self._fitted(_last_fit(len(self.order)))
+
+    @cached_property
+    def assessment(self) -> Assessment:
+        """Bounds now. Whenever they would certify, they rest on a fit to all observations."""
+        found = self.belief.assess(self.observed, self.scheduled)
+        if found.gap <= self.tolerance and not self._fresh:
+            return self.belief.assess(self.observed, self._fitted(len(self.order)))
+        return found
+
+    @property
+    def certified(self) -> bool:
+        """Whether the gap is within the tolerance and there is a value to certify."""
+        found = self.assessment
+        return found.gap <= self.tolerance and found.value_upper > self.tolerance
+
+    @cached_property
+    def free(self) -> Bool[np.ndarray, " N"]:
+        """Cells that were not measured and do not lie above a level that surely breaks."""
+        shape = self.belief.problem.exists.shape
+        broken = np.maximum.accumulate(self.belief.breaks(self.observed).reshape(shape), axis=2)
+        return self.belief.exists & ~broken.ravel() & (self.truth.status == ABSENT).ravel()
+
+    def pick(
+        self,
+        policy: Policy,
+        shuffle: Float[np.ndarray, " N"],
+        *,
+        pending: tuple[int, ...] = (),
+        allowed: Bool[np.ndarray, " N"] | None = None,
+    ) -> Pick | None:
+        """The cell that `policy` chooses; ties go to the largest `shuffle`. None when none is free."""
+        free = self.free.copy() if allowed is None else self.free & allowed
+        free[list(pending)] = False
+        if not free.any():
+            return None
+        assessment = self.assessment
+        choice = policy(
+            Situation(self.belief, self.observed, self.newest, assessment, pending, free, shuffle)
+        )
+        score = np.where(free, choice.score, -np.inf)
+        best = np.flatnonzero(score >= score.max() - 1e-9 * abs(score.max()))
+        index = int(best[np.argmax(shuffle[best])])
+        return Pick(index, float(choice.gap_reduction[index]), float(score[index]))
+
+    @property
+    def _fresh(self) -> bool:
+        return _last_fit(len(self.order)) == len(self.order)
+
+    @property
+    def newest(self) -> Hypothesis:
+        """The fit behind `assessment`: the scheduled one, unless a certificate asked for a new."""
+        return self.fits.get(self.order, self.scheduled)
+
+    def _fitted(self, count: int) -> Hypothesis:
+        key = self.order[:count]
+        if key not in self.fits:
+            for old in list(self.fits)[:-1]:  # the newest two: the scheduled and the confirming one
+                del self.fits[old]
+            self.fits[key] = self.belief.learn(self._first(count))
+        return self.fits[key]
+
+    def _first(self, count: int) -> Observations:
+        if count == len(self.order):
+            return self.observed
+        return Observations.of(self.belief.problem, _only(self.truth, self.order[:count]))
+
+
+def _last_fit(count: int) -> int:
+    """The largest scheduled count of observations that is not above `count`."""
+    if count <= _EACH:
+        return count
+    scheduled = float(_EACH)
+    while np.ceil(scheduled * _GROWTH) <= count:
+        scheduled = np.ceil(scheduled * _GROWTH)
+    return int(scheduled)
+
+
+def _only(truth: Truth, order: Sequence[int]) -> Truth:
+    known = np.zeros(truth.status.size, bool)
+    known[list(order)] = True
+    here = known.reshape(truth.status.shape)
+    return Truth(
+        np.where(here, truth.status, ABSENT).astype(truth.status.dtype),
+        np.where(here[..., None], truth.values, np.nan),
+        np.where(here[..., None], truth.se, np.nan),
+        truth.saturated & here,
+    )

@@ -1,0 +1,283 @@
+"""Sieve: ask which cell to measure, tell what came of it, read the decision."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from fleetsieve.belief import Belief
+from fleetsieve.cell import Cell
+from fleetsieve.decision import Decision
+from fleetsieve.errors import InputError
+from fleetsieve.events import Abandoned, Asked, Event, Told
+from fleetsieve.fleet import Fleet
+from fleetsieve.grid import Grid
+from fleetsieve.policies import sieve
+from fleetsieve.problem import FAILED, MEASURED, Problem
+from fleetsieve.proposal import Proposal
+from fleetsieve.recommendation import recommend
+from fleetsieve.search import Pick, Search
+from fleetsieve_measure import Outcome
+
+
+class Sieve:
+    """The decision engine of one fleet.
+
+    State is the journal of events alone; with the same journal and seed the next ask is the same.
+    Not safe for several threads.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        grid: Grid | None = None,
+        seed: int = 0,
+        stop: str | None = None,
+        budget: float | None = None,
+        events: Iterable[Event] = (),
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        """Prepare the search over the cells of `grid`, or else over the fleet's own loads.
+
+        `grid` gives candidates and their costs, never outcomes. `budget` is in GPU-seconds.
+        `events` is an earlier journal: what it says of cells that no longer exist is counted as
+        spent and else passed over. `on_event` is called with each new event before the method
+        that caused it returns.
+
+        Raises:
+            InputError: the grid cannot answer for the fleet, or it asks for what is not offered.
+        """
+        _check_offered(fleet, stop)
+        self.fleet, self.seed = fleet, seed
+        self.problem = Problem.build(fleet, grid)
+        self.tolerance = fleet.decision.tolerance
+        self.budget = fleet.decision.budget_gpu_seconds if budget is None else budget
+        belief = Belief(
+            self.problem,
+            confidence=fleet.decision.confidence,
+            measured_only=fleet.decision.unmeasured == "refuse",
+        )
+        self._search = Search.start(belief, self.tolerance)
+        self._shuffle = np.random.default_rng(seed).random(self.problem.exists.size)
+        self._proposals: dict[int, Proposal] = {}
+        self._abandoned: set[int] = set()
+        self._spent: list[float] = []
+        self._outcomes: dict[Cell, Outcome] = {}
+        self._next_ticket = 0
+        self._emit: Callable[[Event], None] = lambda event: None
+        for event in events:
+            self._apply(event)
+        if on_event is not None:
+            self._emit = on_event
+
+    @property
+    def pending(self) -> tuple[Proposal, ...]:
+        """Asked, neither told nor abandoned, oldest first."""
+        return tuple(self._proposals.values())
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Spent by all outcomes so far."""
+        return float(np.sum(self._spent))
+
+    @property
+    def measurements(self) -> int:
+        """Outcomes so far, failures included."""
+        return len(self._spent)
+
+    @property
+    def search(self) -> Search:
+        """The search after all outcomes so far."""
+        if len(self._search.order) < len(self._outcomes):
+            order = tuple(self._index(cell) for cell in self._outcomes)
+            truth = self.problem.outcomes(self._outcomes)
+            self._search = replace(self._search, truth=truth, order=order)
+        return self._search
+
+    @property
+    def value(self) -> tuple[float, float]:
+        """V of the recommended allocation at least, and of any allocation at most."""
+        return self.search.assessment.value_lower, self.search.assessment.value_upper
+
+    @property
+    def gap(self) -> float:
+        """Γ: no allocation can be better than the recommended one by more, if the bounds hold."""
+        return self.search.assessment.gap
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to ask; pending cells may still be told."""
+        return self.stop_reason is not None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """gap, budget, exhausted, infeasible or within_noise; None while the search goes on."""
+        assessment = self.search.assessment
+        if assessment.value_upper <= self.tolerance:
+            return "infeasible"
+        if self.search.certified:
+            return "gap"
+        allowed = self.search.free & self._never_abandoned()
+        if not allowed.any():
+            return self._exhausted() if not self._proposals else None
+        if not (allowed & self._affordable()).any():
+            return "budget" if not self._proposals else None
+        return None
+
+    def ask(self, n: int = 1) -> list[Proposal]:
+        """Up to `n` cells to measure, best first; none when there is nothing to do now."""
+        asked: list[Proposal] = []
+        while len(asked) < n and not self.done:
+            pending = tuple(self._index(p.cell) for p in self._proposals.values())
+            allowed = self._never_abandoned() & self._affordable()
+            pick = self.search.pick(sieve, self._shuffle, pending=pending, allowed=allowed)
+            if pick is None:
+                break
+            event = Asked(**vars(self._as_proposal(pick)))
+            self._emit(event)
+            self._apply(event)
+            asked.append(self._proposals[event.ticket])
+        return asked
+
+    def tell(self, ticket_or_cell: int | Cell, outcome: Outcome) -> None:
+        """Add the outcome of an asked cell, or of any cell of the problem.
+
+        Raises:
+            InputError: the ticket is not pending, the cell is not one of this problem or was told
+                before, or the outcome lacks a throughput.
+        """
+        event = self._told(ticket_or_cell, outcome)
+        self._check_new(event)
+        self._emit(event)
+        self._apply(event)
+
+    def abandon(self, ticket: int) -> None:
+        """Give an ask up; its cell is never asked again.
+
+        Raises:
+            InputError: the ticket is not pending.
+        """
+        self._proposal(ticket)
+        event = Abandoned(ticket)
+        self._emit(event)
+        self._apply(event)
+
+    def decision(self, *, interrupted: bool = False) -> Decision:
+        """The recommended allocation, its certainty, and what to measure next."""
+        reason = self.stop_reason
+        if interrupted and reason is None:
+            reason = "interrupted"
+        proposals = [] if self.done else self._preview(3)
+        return recommend(
+            self.search,
+            stop_reason=reason,
+            gpu_seconds=self.gpu_seconds,
+            measurements=self.measurements,
+            proposals=proposals,
+        )
+
+    def _preview(self, n: int) -> list[Proposal]:
+        """What `ask` would return, without asking."""
+        found: list[Proposal] = []
+        pending = [self._index(p.cell) for p in self._proposals.values()]
+        while len(found) < n:
+            allowed = self._never_abandoned() & self._affordable()
+            pick = self.search.pick(sieve, self._shuffle, pending=tuple(pending), allowed=allowed)
+            if pick is None:
+                break
+            found.append(self._as_proposal(pick))
+            pending.append(pick.index)
+        return found
+
+    def _as_proposal(self, pick: Pick) -> Proposal:
+        w, c, level = (int(i) for i in np.unravel_index(pick.index, self.problem.exists.shape))
+        cell, cost = self.problem.cell(w, c, level), float(self.problem.gpu_seconds[w, c, level])
+        return Proposal(self._next_ticket, cell, cost, pick.gap_reduction, pick.score)
+
+    def _told(self, ticket_or_cell: int | Cell, outcome: Outcome) -> Told:
+        if isinstance(ticket_or_cell, Cell):
+            asked = (p.ticket for p in self._proposals.values() if p.cell == ticket_or_cell)
+            return Told(next(asked, None), ticket_or_cell, outcome)
+        return Told(ticket_or_cell, self._proposal(ticket_or_cell).cell, outcome)
+
+    def _proposal(self, ticket: int) -> Proposal:
+        if ticket not in self._proposals:
+            known = ", ".join(str(number) for number in self._proposals) or "none"
+            raise InputError(f"ticket {ticket} is not pending; pending tickets are: {known}")
+        return self._proposals[ticket]
+
+    def _check_new(self, event: Told) -> None:
+        try:
+            index = self._index(event.cell)
+        except KeyError as error:
+            raise InputError(f"{error.args[0]}; tell a cell that the fleet file has") from None
+        if event.cell in self._outcomes:
+            raise InputError(f"{event.cell} was told before; its outcome stands")
+        truth = self.problem.outcomes({event.cell: event.outcome})
+        status, values = truth.status.ravel()[index], truth.values.reshape(-1, truth.values.shape[-1])
+        if status == MEASURED and not values[index, 0] >= 0:
+            raise InputError(
+                f"{event.cell} was told with throughput {values[index, 0]}; give completed "
+                "requests/s, or a failure"
+            )
+
+    def _apply(self, event: Event) -> None:
+        if isinstance(event, Asked):
+            self._next_ticket = event.ticket + 1
+            if self._exists(event.cell):
+                self._proposals[event.ticket] = Proposal(**vars(event))
+        elif isinstance(event, Told):
+            if event.ticket is not None:
+                self._proposals.pop(event.ticket, None)
+            self._spent.append(event.outcome.gpu_seconds)
+            if self._exists(event.cell):
+                self._outcomes[event.cell] = event.outcome
+        else:
+            proposal = self._proposals.pop(event.ticket, None)
+            if proposal is not None:
+                self._abandoned.add(self._index(proposal.cell))
+
+    def _index(self, cell: Cell) -> int:
+        return int(np.ravel_multi_index(self.problem.index(cell), self.problem.exists.shape))
+
+    def _exists(self, cell: Cell) -> bool:
+        try:
+            self.problem.index(cell)
+        except KeyError:
+            return False
+        return True
+
+    def _never_abandoned(self) -> np.ndarray:
+        allowed = np.ones(self.problem.exists.size, bool)
+        allowed[list(self._abandoned)] = False
+        return allowed
+
+    def _affordable(self) -> np.ndarray:
+        costs = self.problem.gpu_seconds.ravel()
+        if self.budget is None:
+            return np.ones(costs.size, bool)
+        committed = sum(proposal.gpu_seconds for proposal in self._proposals.values())
+        return costs <= self.budget - self.gpu_seconds - committed
+
+    def _exhausted(self) -> str:
+        observed = self.search.observed
+        noisy = observed.measured & (observed.noise > 0).any(axis=1)
+        return "within_noise" if noisy.any() else "exhausted"
+
+
+def _check_offered(fleet: Fleet, stop: str | None) -> None:
+    if (stop or fleet.decision.stop) == "regret":
+        raise InputError(
+            "stop 'regret' is not offered: its certificates have not reached the stated "
+            "confidence; use 'gap'"
+        )
+    if fleet.decision.inference == "nuts":
+        raise InputError("inference 'nuts' is not offered yet; use 'map'")
+
+
+def tell_all(sieve: Sieve, grid: Grid) -> None:
+    """Tell every row of a grid that belongs to the problem."""
+    for cell in sieve.problem.cells():
+        if cell in grid.cells:
+            sieve.tell(cell, grid.cells[cell].outcome)

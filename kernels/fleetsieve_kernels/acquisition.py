@@ -1,0 +1,180 @@
+"""Decision gap, and its expected reduction by every candidate cell at once (METHOD 3, 4)."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fleetsieve_kernels.allocation import fulfillment_table, value_of_table
+from fleetsieve_kernels.bounds import (
+    Known,
+    Levels,
+    bound,
+    capacity_intervals,
+    white_slack,
+)
+from fleetsieve_kernels.covariance import Cells
+from fleetsieve_kernels.hyper import Hyper, constrain
+from fleetsieve_kernels.posterior import Posterior, Rows, Table, marginals, observe, update
+
+# Candidates evaluated together: bounds the memory at this many times K·N·P numbers.
+_BLOCK = 32
+
+
+class Fleet(NamedTuple):
+    """Static facts of the decision; hashable, part of the compilation key."""
+
+    objective: str
+    sizes: tuple[int, ...]
+    gpus: int
+    shape: tuple[int, int, int]
+    measured_only: bool = True
+    limited: bool = False
+
+
+class Needs(NamedTuple):
+    """What the workloads ask for."""
+
+    demand: Float[Array, " W"]
+    weight: Float[Array, " W"]
+    min_replicas: Int[Array, " W"]
+    max_replicas: Int[Array, " W"]
+
+
+class View(NamedTuple):
+    """The state of knowledge: bounds of capacity and of the value."""
+
+    mean: Float[Array, "N P"]
+    sd: Float[Array, "N P"]
+    kappa_lower: Float[Array, "W C"]
+    kappa_upper: Float[Array, "W C"]
+    value_lower: Float[Array, ""]
+    value_upper: Float[Array, ""]
+
+    @property
+    def gap(self) -> Float[Array, ""]:
+        """Γ = V(n^U; κ^U) - V(n^L; κ^L)."""
+        return self.value_upper - self.value_lower
+
+
+class Gains(NamedTuple):
+    """Expected reductions by measuring a cell; 0 where nothing is learned."""
+
+    gap: Float[Array, " N"]
+    distance: Float[Array, " N"]
+
+
+@partial(jax.jit, static_argnames="fleet")
+def view(
+    theta: Hyper,
+    inflation: Float[Array, "N P"],
+    q: Float[Array, ""],
+    data: Table | Rows,
+    cells: Cells,
+    known: Known,
+    levels: Levels,
+    needs: Needs,
+    fleet: Fleet,
+) -> View:
+    """Bounds, capacities and values under the data."""
+    hyper = constrain(theta)
+    mean, variance = marginals(hyper, data, cells)
+    sd = jnp.where(known.exact, 0, jnp.sqrt(variance) * inflation)
+    mean = jnp.where(known.exact, known.value, mean)
+    intervals = capacity_intervals(
+        bound(mean, q * sd, known),
+        known,
+        levels,
+        white_slack(hyper, q),
+        fleet.shape,
+        fleet.measured_only,
+    )
+    lower, upper, _ = _values(intervals, needs, fleet)
+    return View(mean, sd, *intervals, lower, upper)
+
+
+@partial(jax.jit, static_argnames="fleet")
+def expected_gains(
+    theta: Hyper,
+    inflation: Float[Array, "N P"],
+    q: Float[Array, ""],
+    posterior: Posterior,
+    noise: Float[Array, "N P"],
+    nodes: Float[Array, "K P"],
+    known: Known,
+    levels: Levels,
+    needs: Needs,
+    fleet: Fleet,
+) -> Gains:
+    """Expected reduction of the gap Γ and of the distance by each cell, over K fantasies each.
+
+    The distance is sum_w [h_w(t; κ^L) - h_w(t; κ^U)] / G with h the fewest GPUs that give workload
+    w the fulfillment t, t being today's V^U. It moves with every workload, where Γ, a minimum over
+    workloads, often moves with none.
+    """
+    slack = white_slack(constrain(theta), q)
+
+    def state(mean: Array, sd: Array, known: Known) -> tuple[Array, Array, tuple]:
+        intervals = capacity_intervals(
+            bound(mean, q * sd, known), known, levels, slack, fleet.shape, fleet.measured_only
+        )
+        lower, upper, tables = _values(intervals, needs, fleet)
+        return lower, upper, tables
+
+    mean = jnp.where(known.exact, known.value, posterior.mean)
+    sd = jnp.where(known.exact, 0, jnp.sqrt(posterior.variance) * inflation)
+    lower, target, tables = state(mean, sd, known)
+    gap, distance = target - lower, _distance(tables, target, needs, fleet.gpus)
+
+    def candidate(index: Array) -> tuple[Array, Array]:
+        gain, variance = observe(posterior, index, noise[index])
+        here = jnp.arange(known.measured.shape[0]) == index
+        exact = known.exact | (here[:, None] & (noise[index] == 0))
+
+        def fantasy(node: Array) -> tuple[Array, Array]:
+            drawn = jnp.where(known.exact, known.value, posterior.mean + gain @ node)
+            then = Known(drawn, exact, known.measured | here, known.broken)
+            width = jnp.where(exact, 0, jnp.sqrt(variance) * inflation)
+            lower, upper, tables = state(drawn, width, then)
+            return upper - lower, _distance(tables, target, needs, fleet.gpus)
+
+        gaps, distances = jax.vmap(fantasy)(nodes)
+        return gap - jnp.mean(gaps), distance - jnp.mean(distances)
+
+    free = levels.exists & ~known.broken & ~jnp.all(known.exact, axis=-1)
+    gains = jax.lax.map(candidate, jnp.arange(free.shape[0]), batch_size=_BLOCK)
+    return Gains(*(jnp.where(free, gain, 0) for gain in gains))
+
+
+@jax.jit
+def assume(posterior: Posterior, index: Int[Array, ""], noise: Float[Array, " P"]) -> Posterior:
+    """The posterior once a pending cell returns, its mean unchanged: only where it lies is used."""
+    return update(posterior, index, posterior.mean[index], noise)
+
+
+def _values(
+    intervals: tuple[Array, Array], needs: Needs, fleet: Fleet
+) -> tuple[Array, Array, tuple[Array, Array, Array]]:
+    """V^L and V^U over the same F, with both fulfillment tables and F."""
+    active = (jnp.max(intervals[1], axis=-1) > 0) & (needs.demand > 0)
+    limits = (needs.min_replicas, needs.max_replicas) if fleet.limited else None
+    tables = [
+        fulfillment_table(kappa, needs.demand, fleet.sizes, fleet.gpus, limits)
+        for kappa in intervals
+    ]
+    values = [
+        value_of_table(fleet.objective, table, active, needs.demand, needs.weight)
+        for table in tables
+    ]
+    return values[0], values[1], (tables[0], tables[1], active)
+
+
+def _distance(
+    tables: tuple[Array, Array, Bool[Array, " W"]], target: Array, needs: Needs, gpus: int
+) -> Array:
+    lower, upper, active = tables
+    fewest = [jnp.sum(table < target, axis=-1, dtype=jnp.int32) for table in (lower, upper)]
+    apart = jnp.where(active, jnp.minimum(fewest[0], gpus) - jnp.minimum(fewest[1], gpus), 0)
+    return jnp.sum(apart).astype(target.dtype) / gpus

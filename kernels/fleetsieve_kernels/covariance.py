@@ -1,0 +1,90 @@
+"""Prior covariance of the latent processes over cells.
+
+A latent is a linear trend, a smooth part and a white part per cell:
+
+k(i, j) = a0² + offset² [w=w'] + (b0² + slope² [w=w']) x·x'
+          + amplitude² (coupling + (1 - coupling) [w=w']) Matern52(x, x') exp(-mismatch·[c≠c'])
+          + white amplitude² [i=j]
+
+with w the workload, x the numeric features and c the categorical ones. Outputs are y = A u over
+independent latents u, so cov(y_p(i), y_q(j)) = sum_r A_pr A_qr k_r(i, j): a linear model of
+coregionalisation of full rank.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fleetsieve_kernels.hyper import Hyper
+
+# Broad standard deviations of what all workloads share: level and slope per octave.
+_LEVEL, _SLOPE = 3.0, 1.0
+
+
+class Cells(NamedTuple):
+    """Where cells lie; rows of several `Cells` may be compared when their ids are."""
+
+    ids: Int[Array, " N"]
+    workload: Int[Array, " N"]
+    features: Float[Array, "N D"]
+    categories: Int[Array, "N E"]
+
+    def take(self, index: Int[Array, " n"]) -> "Cells":
+        """The cells at an index."""
+        return Cells(*(field[index] for field in self))
+
+
+def jitter(dtype: jnp.dtype) -> float:
+    """Variance added to every cell's own part so that factorisations hold in `dtype`."""
+    return 1e-8 if dtype == jnp.float64 else 1e-5
+
+
+def latent_covariance(hyper: Hyper, a: Cells, b: Cells) -> Float[Array, "Na Nb"]:
+    """Prior covariance of one latent (`hyper` without the axis R) between two sets of cells."""
+    same = (a.workload[:, None] == b.workload[None, :]).astype(a.features.dtype)
+    product = a.features @ b.features.T
+    level = _LEVEL**2 + hyper["offset"] ** 2 * same
+    trend = level + (_SLOPE**2 + hyper["slope"] ** 2 * same) * product
+    coupled = hyper["coupling"] + (1 - hyper["coupling"]) * same
+    alike = _matern52(a.features / hyper["lengthscale"], b.features / hyper["lengthscale"])
+    if "mismatch" in hyper:
+        differ = (a.categories[:, None, :] != b.categories[None, :, :]).astype(alike.dtype)
+        alike = alike * jnp.exp(-(differ @ hyper["mismatch"]))
+    own = (a.ids[:, None] == b.ids[None, :]).astype(alike.dtype) * white_variance(hyper)
+    return trend + hyper["amplitude"] ** 2 * coupled * alike + own
+
+
+def latent_variance(hyper: Hyper, a: Cells) -> Float[Array, " N"]:
+    """Diagonal of `latent_covariance`."""
+    squares = jnp.sum(a.features**2, axis=-1)
+    trend = _LEVEL**2 + hyper["offset"] ** 2 + (_SLOPE**2 + hyper["slope"] ** 2) * squares
+    return trend + hyper["amplitude"] ** 2 + white_variance(hyper)
+
+
+def white_variance(hyper: Hyper) -> Array:
+    """Variance of a cell's own deviation from the smooth surface, jitter included."""
+    variance = hyper["white"] * hyper["amplitude"] ** 2
+    return variance + jitter(variance.dtype)
+
+
+def covariances(hyper: Hyper, a: Cells, b: Cells) -> Float[Array, "R Na Nb"]:
+    """`latent_covariance` of every latent."""
+    return jax.vmap(latent_covariance, (0, None, None))(_per_latent(hyper), a, b)
+
+
+def variances(hyper: Hyper, a: Cells) -> Float[Array, "R N"]:
+    """`latent_variance` of every latent."""
+    return jax.vmap(latent_variance, (0, None))(_per_latent(hyper), a)
+
+
+def _per_latent(hyper: Hyper) -> dict[str, Array]:
+    return {name: value for name, value in hyper.items() if name != "mixing"}
+
+
+def _matern52(a: Float[Array, "Na D"], b: Float[Array, "Nb D"]) -> Float[Array, "Na Nb"]:
+    squared = jnp.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=-1)
+    # The floor keeps the gradient of the root finite at equal points.
+    distance = jnp.sqrt(5 * squared + 1e-12)
+    return (1 + distance + distance**2 / 3) * jnp.exp(-distance)

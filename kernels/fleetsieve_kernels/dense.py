@@ -1,0 +1,48 @@
+"""Dense linear algebra that is safe inside a compiled program on CPUs.
+
+jaxlib hands a batch of LAPACK calls to the thread pool that also runs the program, and waits: with
+as many such calls at once as there are threads, the program waits for itself and hangs (seen on two
+cores). A single matrix is done in place. So nothing here is batched: axes over latents, starts
+and draws are walked with `over`, and small matrices never reach LAPACK.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+
+def over(function: Callable, *arrays: object) -> object:
+    """`function` along the leading axis of all arrays, one after the other."""
+    return jax.lax.map(lambda each: function(*each), arrays)
+
+
+def forward(
+    factor: Float[Array, "n n"], right: Float[Array, "n *k"]
+) -> Float[Array, "n *k"]:
+    """L⁻¹ b of a lower triangular L."""
+    return solve_triangular(factor, right, lower=True)
+
+
+def small_cholesky(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
+    """Lower Cholesky factor of a matrix of a few rows, written out column by column."""
+    size = matrix.shape[-1]
+    factor = jnp.zeros_like(matrix)
+    for k in range(size):
+        column = matrix[:, k] - factor @ factor[k]
+        column = jnp.where(jnp.arange(size) >= k, column / jnp.sqrt(column[k]), 0)
+        factor = factor.at[:, k].set(column)
+    return factor
+
+
+def small_forward(
+    factor: Float[Array, "p p"], right: Float[Array, "p *k"]
+) -> Float[Array, "p *k"]:
+    """L⁻¹ b for a lower triangular L of a few rows."""
+    solved: list[Array] = []
+    for k in range(factor.shape[-1]):
+        known = sum((factor[k, j] * solved[j] for j in range(k)), jnp.zeros_like(right[k]))
+        solved.append((right[k] - known) / factor[k, k])
+    return jnp.stack(solved)
