@@ -5,8 +5,9 @@ Everything runs in float64, in one synchronous scope per call; NumPy goes in and
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -26,15 +27,22 @@ from fleetsieve_kernels.hyper import Hyper, constrain, prior_median
 from fleetsieve_kernels.padding import bucket
 from fleetsieve_kernels.posterior import Posterior, Rows, Table, condition
 
-_FANTASIES, _DRAWS, _STARTS = 8, 32, 3
+_FANTASIES, _DRAWS = 8, 32
+# Few cells leave room for several modes of the hyperparameters; many do not, and cost more.
+_STARTS, _FEW = 3, 32
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """Fitted hyperparameters and how much their uncertainty widens each sd."""
 
-    theta: Hyper
+    theta: Mapping[str, np.ndarray]
     inflation: Float[np.ndarray, "N P"]
+
+    @property
+    def hyper(self) -> Hyper:
+        """`theta` for the kernels, in the precision of the caller's scope."""
+        return {name: jnp.asarray(value) for name, value in self.theta.items()}
 
 
 @dataclass(frozen=True)
@@ -58,9 +66,7 @@ class Assessment:
 class Belief:
     """The joint model of one problem. Holds no observations: every method takes them."""
 
-    def __init__(
-        self, problem: Problem, *, confidence: float, measured_only: bool = True
-    ) -> None:
+    def __init__(self, problem: Problem, *, confidence: float, measured_only: bool = True) -> None:
         """Prepare the arrays of `problem`; `confidence` is that of all bounds together."""
         self.problem, self.confidence = problem, confidence
         self.exists = problem.exists.ravel()
@@ -86,7 +92,7 @@ class Belief:
         """Hyperparameters from the observations alone: the same data, the same answer."""
         with jax.enable_x64(True):
             data = self._data(observed)
-            theta, _ = fit(self._starts(), data)
+            theta, _ = fit(self._starts(_STARTS if observed.n_measured <= _FEW else 1), data)
             size = ravel_pytree(theta)[0].size
             wide = inflation(theta, data, self._cells, _normal_draws(_DRAWS, size))
             return Hypothesis({k: np.asarray(v) for k, v in theta.items()}, np.asarray(wide))
@@ -96,8 +102,8 @@ class Belief:
         q = quantile(self.confidence, self.uncertain(observed))
         with jax.enable_x64(True):
             seen = view(
-                hypothesis.theta,
-                hypothesis.inflation,
+                hypothesis.hyper,
+                jnp.asarray(hypothesis.inflation),
                 jnp.asarray(q),
                 self._data(observed),
                 self._cells,
@@ -120,15 +126,13 @@ class Belief:
         q = quantile(self.confidence, self.uncertain(observed))
         noise = np.zeros_like(observed.value)
         with jax.enable_x64(True):
-            posterior = condition(
-                constrain(hypothesis.theta), self._data(observed), self._cells
-            )
+            posterior = condition(constrain(hypothesis.hyper), self._data(observed), self._cells)
             known = _known(observed)
             for index in pending:
                 posterior, known = _assumed(posterior, known, index)
             found = expected_gains(
-                hypothesis.theta,
-                hypothesis.inflation,
+                hypothesis.hyper,
+                jnp.asarray(hypothesis.inflation),
                 jnp.asarray(q),
                 posterior,
                 noise,
@@ -145,9 +149,7 @@ class Belief:
     ) -> Float[np.ndarray, "S N P"]:
         """Joint posterior draws of all outputs, inflated as the bounds are."""
         with jax.enable_x64(True):
-            posterior = condition(
-                constrain(hypothesis.theta), self._data(observed), self._cells
-            )
+            posterior = condition(constrain(hypothesis.hyper), self._data(observed), self._cells)
             mean, covariance = np.asarray(posterior.mean), np.asarray(posterior.covariance)
         flat = covariance.reshape(mean.size, mean.size)
         values, vectors = np.linalg.eigh((flat + flat.T) / 2)
@@ -192,27 +194,31 @@ class Belief:
             jnp.asarray(mask),
         )
 
-    def _starts(self) -> Hyper:
+    def _starts(self, count: int) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
         median = prior_median(self.outputs, *self._shape)
-        flat, unravel = ravel_pytree(median)
-        around = 0.5 * np.asarray(_normal_draws(_STARTS + 1, flat.size))[: _STARTS - 1]
-        points = [np.asarray(flat), *(np.asarray(flat) + around)]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(unravel(p) for p in points))
+        draws = np.random.default_rng(0)
+        around = {k: 0.5 * draws.standard_normal((count, *v.shape)) for k, v in median.items()}
+        return {
+            name: jnp.asarray(leaf + np.concatenate([np.zeros((1, *leaf.shape)), around[name][1:]]))
+            for name, leaf in median.items()
+        }
 
     def _levels(self) -> Levels:
-        return Levels(self.exists, self.limited, throughput_scale(self.problem))
+        scale = throughput_scale(self.problem)
+        return Levels(jnp.asarray(self.exists), jnp.asarray(self.limited), jnp.asarray(scale))
 
     def _needs(self) -> Needs:
         problem = self.problem
-        return Needs(problem.demand, problem.weight, problem.min_replicas, problem.max_replicas)
+        given = (problem.demand, problem.weight, problem.min_replicas, problem.max_replicas)
+        return Needs(*(jnp.asarray(part) for part in given))
 
 
 def use_compilation_cache() -> None:
     """Keep compiled programs in the user's cache directory, unless JAX was told where."""
-    if jax.config.jax_compilation_cache_dir is None:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        jax.config.update("jax_compilation_cache_dir", os.path.join(home, "fleetsieve", "jax"))
+    if jax.config.read("jax_compilation_cache_dir") is None:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(home / "fleetsieve" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
@@ -236,17 +242,20 @@ def _cells(problem: Problem) -> Cells:
         present = rows & problem.exists.ravel()
         if present.any():
             features[rows] -= features[present].mean(axis=0)
-    return Cells(np.arange(len(w)), w, features, problem.categories[c])
+    arrays = (np.arange(len(w)), w, features, problem.categories[c])
+    with jax.enable_x64(True):
+        return Cells(*(jnp.asarray(array) for array in arrays))
 
 
 def _known(observed: Observations) -> Known:
     value = np.where(observed.exact, observed.value, 0.0)
-    return Known(value, observed.exact, observed.measured, observed.broken)
+    arrays = (value, observed.exact, observed.measured, observed.broken)
+    return Known(*(jnp.asarray(array) for array in arrays))
 
 
 def _assumed(posterior: Posterior, known: Known, index: int) -> tuple[Posterior, Known]:
-    here = np.arange(len(known.measured)) == index
-    value = np.where(here[:, None], np.asarray(posterior.mean), np.asarray(known.value))
+    here = jnp.arange(len(known.measured)) == index
+    value = jnp.where(here[:, None], posterior.mean, known.value)
     then = Known(value, known.exact | here[:, None], known.measured | here, known.broken)
     return assume(posterior, jnp.asarray(index), jnp.zeros(posterior.mean.shape[1])), then
 
@@ -259,7 +268,7 @@ def _padded(rows: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " b"], Bool[np
 @functools.cache
 def _fantasy_nodes(outputs: int) -> Float[np.ndarray, "K P"]:
     """Quasi-random normal nodes with mean 0."""
-    uniform = qmc.Sobol(outputs, seed=0).random(_FANTASIES)
+    uniform = qmc.Sobol(outputs, rng=0).random(_FANTASIES)
     nodes = norm.ppf(np.clip(uniform, 1e-4, 1 - 1e-4))
     return nodes - nodes.mean(axis=0)
 
@@ -267,5 +276,5 @@ def _fantasy_nodes(outputs: int) -> Float[np.ndarray, "K P"]:
 @functools.cache
 def _normal_draws(count: int, size: int) -> Float[np.ndarray, "S k"]:
     """Antithetic standard normal draws, the same at every call."""
-    half: Sequence = np.random.default_rng(0).standard_normal((count // 2, size))
+    half = np.random.default_rng(0).standard_normal((count // 2, size))
     return np.concatenate([half, np.negative(half)])

@@ -26,7 +26,7 @@ def best_allocation(
             kappa,
             demand=problem.demand,
             weight=problem.weight,
-            sizes=problem.sizes,
+            sizes=problem.sizes.tolist(),
             gpus=problem.gpus,
             objective=problem.objective,
             active=active,

@@ -64,7 +64,7 @@ class Observations:
 
 
 def units(problem: Problem) -> Float[np.ndarray, "N P"]:
-    """What the outputs of every cell are relative to: the rate or 1 request/s, and the references."""
+    """What outputs are relative to: `throughput_scale`, then each metric's reference."""
     scale = throughput_scale(problem)[:, None]
     per_workload = np.broadcast_to(
         problem.reference[:, None, None, :], (*problem.exists.shape, len(problem.outputs) - 1)

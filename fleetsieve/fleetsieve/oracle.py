@@ -58,9 +58,7 @@ class Oracle:
         """What an allocation loses against the best one."""
         return max(self.best.value - self.value(replicas), 0.0)
 
-    def violations(
-        self, replicas: Int[np.ndarray, "W C"], level: Int[np.ndarray, "W C"]
-    ) -> int:
+    def violations(self, replicas: Int[np.ndarray, "W C"], level: Int[np.ndarray, "W C"]) -> int:
         """Allocated columns of which a level at or below the given one breaks an SLO."""
         holds = np.logical_and.accumulate(self.holds, axis=-1)
         reached = np.take_along_axis(holds, level[..., None], axis=-1)[..., 0]

@@ -13,7 +13,7 @@ from fleetsieve.policies import Policy, Situation
 from fleetsieve.problem import ABSENT, Truth
 
 # Up to this many cells hyperparameters are fitted at each one, later when they grew by a share.
-_EACH, _GROWTH = 32, 1.2
+_EACH, _GROWTH = 16, 1.15
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Search:
         pending: tuple[int, ...] = (),
         allowed: Bool[np.ndarray, " N"] | None = None,
     ) -> Pick | None:
-        """The cell that `policy` chooses; ties go to the largest `shuffle`. None when none is free."""
+        """The cell that `policy` chooses, ties by the largest `shuffle`; None when none is free."""
         free = self.free.copy() if allowed is None else self.free & allowed
         free[list(pending)] = False
         if not free.any():

@@ -13,11 +13,11 @@ from fleetsieve.events import Abandoned, Asked, Event, Told
 from fleetsieve.fleet import Fleet
 from fleetsieve.grid import Grid
 from fleetsieve.policies import sieve
-from fleetsieve.problem import FAILED, MEASURED, Problem
+from fleetsieve.problem import Problem
 from fleetsieve.proposal import Proposal
 from fleetsieve.recommendation import recommend
 from fleetsieve.search import Pick, Search
-from fleetsieve_measure import Outcome
+from fleetsieve_measure import Measured, Outcome
 
 
 class Sieve:
@@ -208,19 +208,17 @@ class Sieve:
         return self._proposals[ticket]
 
     def _check_new(self, event: Told) -> None:
-        try:
-            index = self._index(event.cell)
-        except KeyError as error:
-            raise InputError(f"{error.args[0]}; tell a cell that the fleet file has") from None
+        if not self._exists(event.cell):
+            raise InputError(f"{event.cell} is no cell of this fleet; tell one that it has")
         if event.cell in self._outcomes:
             raise InputError(f"{event.cell} was told before; its outcome stands")
-        truth = self.problem.outcomes({event.cell: event.outcome})
-        status, values = truth.status.ravel()[index], truth.values.reshape(-1, truth.values.shape[-1])
-        if status == MEASURED and not values[index, 0] >= 0:
-            raise InputError(
-                f"{event.cell} was told with throughput {values[index, 0]}; give completed "
-                "requests/s, or a failure"
-            )
+        if isinstance(event.outcome, Measured):
+            throughput = event.outcome.values.get("throughput", float("nan"))
+            if not 0 <= throughput < float("inf"):
+                raise InputError(
+                    f"{event.cell} was told with throughput {throughput}; give completed "
+                    "requests/s, or a failure"
+                )
 
     def _apply(self, event: Event) -> None:
         if isinstance(event, Asked):

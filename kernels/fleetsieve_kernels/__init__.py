@@ -5,7 +5,7 @@ Letters, the same in every module:
 | letter | meaning |
 | --- | --- |
 | W, C, L | workloads, configs, load levels; N = W·C·L cells, in that order, absent ones masked |
-| P, M | outputs; M = P - 1 of them are SLO metrics. Output 0 is log throughput (relative to the offered rate when a load is a rate), the others are log(metric / SLO), so 0 is the boundary |
+| P, M | outputs, of which M = P - 1 are SLO metrics |
 | R | latent processes, R = P |
 | D, E | numeric features of a cell (the first is log2 load), categorical features |
 | n | measured cells, m observed values of single outputs; both padded to a bucket |
@@ -13,6 +13,9 @@ Letters, the same in every module:
 | G, g | GPUs of the fleet, GPUs of one replica |
 | κ | capacity of one replica, requests/s; κ^L and κ^U its bounds |
 | V, Γ | value of an allocation, decision gap V^U - V^L |
+
+Output 0 is log throughput, relative to the offered rate when a load is a rate; the others are
+log(metric / SLO), so 0 is the boundary.
 
 Functions are pure, jitted and keep the dtype of their arguments; float64 needs the caller's scope.
 """

@@ -155,7 +155,7 @@ def fulfillment_table(
     gpus: int,
     limits: tuple[Int[Array, "*#batch W"], Int[Array, "*#batch W"]] | None = None,
 ) -> Float[Array, "*batch W {gpus}+1"]:
-    """f_w(b) = min(1, capacity_w(b) / demand_w), 1 without demand, -inf below the fewest replicas."""
+    """f_w(b) = min(1, capacity / demand): 1 without demand, -inf below the fewest replicas."""
     if limits is None:
         capacity = capacity_table(kappa, sizes, gpus)
     else:

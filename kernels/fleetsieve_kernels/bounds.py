@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float
+from scipy.special import ndtri
 
 from fleetsieve_kernels.covariance import white_variance
 from fleetsieve_kernels.hyper import Hyper, mixing_matrix
@@ -44,7 +43,7 @@ def quantile(confidence: float, count: int) -> float:
     posterior would give a little less at the price of their noise.
     """
     each = confidence ** (1 / max(count, 1))
-    return float(norm.ppf(np.float64((1 + each) / 2)))
+    return float(ndtri((1 + each) / 2))
 
 
 def white_slack(hyper: Hyper, q: Float[Array, ""]) -> Float[Array, " M"]:

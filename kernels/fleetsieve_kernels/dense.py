@@ -7,21 +7,22 @@ and draws are walked with `over`, and small matrices never reach LAPACK.
 """
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+_Result = TypeVar("_Result")
 
-def over(function: Callable, *arrays: object) -> object:
+
+def over(function: Callable[..., _Result], *arrays: Any) -> _Result:
     """`function` along the leading axis of all arrays, one after the other."""
     return jax.lax.map(lambda each: function(*each), arrays)
 
 
-def forward(
-    factor: Float[Array, "n n"], right: Float[Array, "n *k"]
-) -> Float[Array, "n *k"]:
+def forward(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
     """L⁻¹ b of a lower triangular L."""
     return solve_triangular(factor, right, lower=True)
 
@@ -37,9 +38,7 @@ def small_cholesky(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
     return factor
 
 
-def small_forward(
-    factor: Float[Array, "p p"], right: Float[Array, "p *k"]
-) -> Float[Array, "p *k"]:
+def small_forward(factor: Float[Array, "p p"], right: Float[Array, "p *k"]) -> Float[Array, "p *k"]:
     """L⁻¹ b for a lower triangular L of a few rows."""
     solved: list[Array] = []
     for k in range(factor.shape[-1]):

@@ -43,7 +43,8 @@ def model(data: Table | Rows, outputs: int) -> None:
 
 def objective(theta: Hyper, data: Table | Rows) -> Float[Array, ""]:
     """Negative log posterior of unconstrained hyperparameters."""
-    return potential_energy(model, (data, theta["amplitude"].shape[0]), {}, theta)
+    energy = potential_energy(model, (data, theta["amplitude"].shape[0]), {}, theta)
+    return jnp.asarray(energy)
 
 
 @partial(jax.jit, static_argnames="steps")
@@ -52,9 +53,7 @@ def fit(starts: Hyper, data: Table | Rows, steps: int = 60) -> tuple[Hyper, Floa
 
     `starts` has a leading axis over starts. A start that diverges counts as infinitely bad.
     """
-    descent = optax.adam(
-        optax.cosine_decay_schedule(_RATE, steps), b1=_MOMENTS[0], b2=_MOMENTS[1]
-    )
+    descent = optax.adam(optax.cosine_decay_schedule(_RATE, steps), b1=_MOMENTS[0], b2=_MOMENTS[1])
 
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
         theta, state = carry

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
@@ -53,12 +54,10 @@ def constrain(theta: Hyper) -> Hyper:
     return {name: _PRIORS[name][0](value) for name, value in theta.items()}
 
 
-def prior_median(
-    latents: int, features: int, categories: int, dtype: jnp.dtype | None = None
-) -> dict[str, Array]:
+def prior_median(latents: int, features: int, categories: int) -> dict[str, np.ndarray]:
     """Unconstrained values at the median of the prior."""
     return {
-        name: jnp.full(shape, _PRIORS[name][1], dtype)
+        name: np.full(shape, _PRIORS[name][1])
         for name, shape in shapes(latents, features, categories).items()
     }
 
@@ -69,7 +68,7 @@ def prior_scale(theta: Hyper) -> dict[str, Array]:
 
 
 def mixing_matrix(hyper: Hyper) -> Float[Array, "R R"]:
-    """A: outputs in terms of latents, y = A u; unit lower triangular (y = B y + u, A = 1/(1 - B))."""
+    """A of y = A u, outputs in terms of latents: y = B y + u, so A = 1/(1 - B), unit triangular."""
     weights = jnp.tril(hyper["mixing"], -1)
     total = power = jnp.eye(weights.shape[0], dtype=weights.dtype)
     for _ in range(weights.shape[0] - 1):  # B is nilpotent, so the series of 1/(1 - B) ends

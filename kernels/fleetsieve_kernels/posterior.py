@@ -60,9 +60,7 @@ def gram_of_table(hyper: Hyper, table: Table) -> Float[Array, "R n n"]:
 def gram_of_rows(hyper: Hyper, rows: Rows) -> Float[Array, "m m"]:
     """Prior covariance of the observed outputs, noise included; identity in padding."""
     loading = mixing_matrix(hyper)[rows.output]
-    gram = jnp.einsum(
-        "ar,br,rab->ab", loading, loading, covariances(hyper, rows.cells, rows.cells)
-    )
+    gram = jnp.einsum("ar,br,rab->ab", loading, loading, covariances(hyper, rows.cells, rows.cells))
     return _masked(gram + jnp.diag(rows.noise), rows.mask)
 
 

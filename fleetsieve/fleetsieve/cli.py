@@ -1,0 +1,324 @@
+"""The command line: each command parses, calls one function and prints.
+
+A command imports what rests on JAX only once its input is known to be right.
+"""
+
+import os
+
+# OpenBLAS starts threads for every small factorisation, which makes it 50 times slower; it reads
+# this when NumPy is first imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import wraps
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fleetsieve import json_text
+from fleetsieve.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fleetsieve.inputs import Inputs
+
+DONE, BUG, WRONG_INPUT, UNCERTIFIED = 0, 1, 2, 3
+
+app = typer.Typer(
+    help="Decide how to split a GPU budget over LLM workloads, with the fewest benchmarks.",
+    epilog="Exit codes: 0 done, 2 wrong input, 3 stopped without a certificate, 1 a bug.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+class Stop(StrEnum):
+    """When a run is certified."""
+
+    gap = "gap"
+    regret = "regret"
+
+
+class Inference(StrEnum):
+    """How hyperparameters are inferred."""
+
+    map = "map"
+    nuts = "nuts"
+
+
+class Document(StrEnum):
+    """What has a JSON schema."""
+
+    fleet = "fleet"
+    decision = "decision"
+    replay = "replay"
+
+
+FleetFile = Annotated[Path, typer.Argument(metavar="FLEET", help="The fleet file (YAML).")]
+GridFile = Annotated[Path, typer.Argument(metavar="GRID", help="The grid file (CSV or Parquet).")]
+GridOption = Annotated[
+    Path | None, typer.Option("--grid", metavar="GRID", help="A grid file to replay.")
+]
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="OUT", help="Write JSON there; - is stdout.")
+]
+SeedOption = Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Settles every draw.")]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command, by default that of `sys.argv`, and return its exit code."""
+    command = typer.main.get_command(app)
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A terminal without a character that a name or a table has shows its code instead.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        command.main(args=None if argv is None else list(argv), prog_name="fleetsieve")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else DONE if stop.code is None else BUG
+    return DONE
+
+
+def _command(function: Callable[..., int]) -> Callable[..., None]:
+    """Make `function`, which returns an exit code, a command that ends as DESIGN 4 says."""
+
+    @wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        raise typer.Exit(_ending(lambda: function(*args, **kwargs)))
+
+    app.command()(guarded)
+    return guarded
+
+
+def _ending(function: Callable[[], int]) -> int:
+    try:
+        return function()
+    except InputError as error:
+        _complain(f"error: {error}")
+        return WRONG_INPUT
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return UNCERTIFIED
+    except Exception:  # noqa: BLE001 - whatever else went wrong is ours, and says so
+        traceback.print_exc()
+        _complain("this is a bug in fleetsieve; please report it with the lines above")
+        return BUG
+
+
+def _complain(text: str) -> None:
+    """One line on stderr, whatever a file put into it."""
+    from fleetsieve.show import printable
+
+    print(printable(" ".join(text.splitlines())), file=sys.stderr)
+
+
+@_command
+def run(
+    fleet: FleetFile,
+    study: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.db", help="The study; by default FLEET.study.db beside FLEET."),
+    ] = None,
+    grid: GridOption = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="N", help="GPU-seconds that may be spent.")
+    ] = None,
+    parallel: Annotated[
+        int | None, typer.Option(min=1, max=1000, metavar="N", help="Measurements at once.")
+    ] = None,
+    stop: Annotated[Stop | None, typer.Option(help="The rule that certifies.")] = None,
+    inference: Annotated[Inference | None, typer.Option(help="How the model is fitted.")] = None,
+    seed: SeedOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Choose, measure and tell until the decision is certified, or the budget is spent."""
+    from fleetsieve.inputs import Inputs
+
+    json_text.check_writable(json)
+    rules = {
+        "budget_gpu_seconds": budget,
+        "stop": stop and stop.value,
+        "inference": inference and inference.value,
+    }
+    inputs = Inputs.read(fleet, grid, rules).checked()
+
+    from fleetsieve.belief import use_compilation_cache
+    from fleetsieve.live import Display
+    from fleetsieve.run import engine_of, run_study
+    from fleetsieve.show import console
+    from fleetsieve.study import Study
+
+    engine = engine_of(inputs)
+    use_compilation_cache()
+    path = study or fleet.with_name(f"{inputs.fleet.name}.study.db")
+    with Study.open(path, inputs.fleet, seed) as file, Display(console("stderr")) as display:
+        found = run_study(inputs, file, engine=engine, parallel=parallel, on_progress=display)
+    _show_decision(found.to_dict(), inputs, json)
+    return DONE if found.certified else UNCERTIFIED
+
+
+@_command
+def plan(fleet: FleetFile, grid: GridOption = None, json: JsonOption = None) -> int:
+    """Say what there is to measure, what all of it would cost, and where to begin."""
+    from fleetsieve.inputs import Inputs
+
+    json_text.check_writable(json)
+    inputs = Inputs.read(fleet, grid).checked()
+
+    from fleetsieve import reports
+    from fleetsieve.belief import use_compilation_cache
+    from fleetsieve.plan import plan as planned
+
+    use_compilation_cache()
+    found = planned(inputs)
+    with _output(found, json) as out:
+        reports.plan(out, found, inputs.units)
+    return DONE
+
+
+@_command
+def decide(
+    fleet: FleetFile,
+    grid: GridOption = None,
+    study: Annotated[
+        Path | None, typer.Option(metavar="DB", help="Decide from a study's measurements.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="Other GPUs.")] = None,
+    demand: Annotated[
+        list[str] | None,
+        typer.Option(metavar="W=X", help="Another demand of a workload, in requests/s."),
+    ] = None,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(metavar="W.METRIC=X", help="Another SLO of a workload, in seconds."),
+    ] = None,
+    sweep: Annotated[
+        str | None, typer.Option(metavar="gpus=8..64", help="Decide for each of these budgets.")
+    ] = None,
+    json: JsonOption = None,
+) -> int:
+    """Decide from what is known, without measuring: for questions that begin with "what if"."""
+    from fleetsieve.inputs import Inputs
+    from fleetsieve.what_if import budgets, changed
+
+    json_text.check_writable(json)
+    if grid is None and study is None:
+        raise InputError("nothing to decide from; give --grid GRID or --study DB")
+    if sweep is not None and gpus is not None:
+        raise InputError("--gpus and --sweep both say how many GPUs; give one of them")
+    gpu_range = budgets(sweep) if sweep is not None else None
+    inputs = Inputs.read(fleet, grid)
+    other = changed(inputs.fleet, gpus=gpus, demands=demand or (), slos=slo or ())
+    inputs = inputs.of(other).checked()
+
+    from fleetsieve import reports
+    from fleetsieve.belief import use_compilation_cache
+    from fleetsieve.decide import decide as decided
+    from fleetsieve.decide import known
+    from fleetsieve.sweep import sweep as swept
+
+    use_compilation_cache()
+    events, seed = known(inputs, study)
+    if gpu_range is not None:
+        found = swept(inputs, gpu_range, events, seed)
+        with _output(found, json) as out:
+            reports.sweep(out, found)
+        return DONE
+    _show_decision(decided(inputs, events, seed).to_dict(), inputs, json)
+    return DONE
+
+
+@_command
+def replay(
+    fleet: FleetFile,
+    grid: GridFile,
+    policy: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A policy; may be repeated.")
+    ] = None,
+    orders: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each policy.")] = 10,
+    seed: SeedOption = 0,
+    json: JsonOption = None,
+) -> int:
+    """Compare policies on a grid whose every outcome is known."""
+    from fleetsieve.inputs import Inputs
+
+    json_text.check_writable(json)
+    inputs = Inputs.read(fleet, grid).checked()
+
+    from fleetsieve import reports
+    from fleetsieve.belief import use_compilation_cache
+    from fleetsieve.replay import replay as replayed
+
+    use_compilation_cache()
+    policies = list(dict.fromkeys(policy or ("sieve", "random")))
+    found = replayed(
+        inputs.fleet,
+        inputs.needed_grid(),
+        policies=policies,
+        orders=orders,
+        seed=seed or 0,
+        workers=None,
+        on_progress=_count_runs,
+    ).to_dict()
+    with _output(found, json) as out:
+        reports.replay(out, found)
+    return DONE
+
+
+@_command
+def schema(document: Annotated[Document, typer.Argument(help="Whose schema.")]) -> int:
+    """Print the JSON schema of the fleet file or of a command's output."""
+    from fleetsieve.fleet import Fleet
+    from fleetsieve.schemas import decision_schema, replay_schema
+
+    made = {
+        Document.fleet: Fleet.json_schema,
+        Document.decision: decision_schema,
+        Document.replay: replay_schema,
+    }
+    with _reader_may_leave():
+        json_text.write(made[document](), json_text.STDOUT)
+    return DONE
+
+
+def _count_runs(policy: str, done: int, total: int) -> None:
+    """A line per tenth of a policy's runs."""
+    if done == total or done * 10 // total > (done - 1) * 10 // total:
+        print(f"{policy}: {done} of {total} runs", file=sys.stderr)
+
+
+def _show_decision(found: dict[str, Any], inputs: "Inputs", out: str | None) -> None:
+    from fleetsieve import show
+
+    with _output(found, out) as console:
+        show.decision(console, found, inputs.units, inputs.exhaustive)
+
+
+@contextmanager
+def _output(found: dict[str, Any], out: str | None) -> "Iterator[Console]":
+    """The console for people; it is stderr where `found`, as JSON, has stdout for itself."""
+    from fleetsieve.show import console
+
+    with _reader_may_leave():
+        if out is not None:
+            json_text.write(found, out)
+        yield console("stderr" if out == json_text.STDOUT else "stdout")
+        sys.stdout.flush()
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """A reader that closes the pipe, such as head, ends the output and is no error."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is buffered would fail again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

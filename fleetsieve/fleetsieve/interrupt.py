@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM as a request to finish, which synchronous code cannot miss."""
+
+import asyncio
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupt:
+    """A context in which the first signal sets `event`, and the second raises KeyboardInterrupt.
+
+    Entered in a coroutine. The event loop's own handlers would wait until a long computation ends,
+    and so would a second Ctrl-C; a plain handler runs in the midst of it. Outside the main thread,
+    where Python allows no handlers, it only holds the event.
+    """
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.requested = False
+        self._loop = asyncio.get_running_loop()
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        # Wakes the loop, which may be asleep in a system call.
+        self._loop.call_soon_threadsafe(self.event.set)

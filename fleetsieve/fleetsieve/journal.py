@@ -1,0 +1,123 @@
+"""Events as rows of text and back, with every float exact."""
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from fleetsieve.cell import Cell, LoadKind
+from fleetsieve.events import Abandoned, Asked, Event, Told
+from fleetsieve.problem import Problem
+from fleetsieve_measure import Failed, FailureKind, Measured, Outcome
+
+Row = tuple[str, int | None, str | None, str]
+"""Kind, ticket, cell as a JSON list, and the rest as a JSON object."""
+
+
+def row_of(event: Event) -> Row:
+    """The row that stands for `event`."""
+    match event:
+        case Asked():
+            rest = {
+                "gpu_seconds": event.gpu_seconds,
+                "expected_gap_reduction": event.expected_gap_reduction,
+                "score": event.score,
+            }
+            return "asked", event.ticket, _of_cell(event.cell), _dump(rest)
+        case Told():
+            return "told", event.ticket, _of_cell(event.cell), _dump(_of_outcome(event.outcome))
+        case Abandoned():
+            return "abandoned", event.ticket, None, "{}"
+
+
+def event_of(kind: str, ticket: int | None, cell: str | None, payload: str) -> Event:
+    """The event that a row stands for.
+
+    Raises:
+        ValueError, KeyError, TypeError: it stands for none.
+    """
+    rest = json.loads(payload)
+    match kind, ticket, cell:
+        case "asked", int(), str():
+            numbers = {name: float(value) for name, value in rest.items()}
+            return Asked(ticket=ticket, cell=_cell(cell), **numbers)
+        case "told", _, str():
+            return Told(ticket=ticket, cell=_cell(cell), outcome=_outcome(rest))
+        case "abandoned", int(), None:
+            return Abandoned(ticket=ticket)
+    raise ValueError(f"the journal has an event {kind!r} that this version does not know")
+
+
+def passed_over(events: Iterable[Event], problem: Problem) -> str | None:
+    """A sentence about the events that are about no cell of `problem`; None when all are."""
+    cells = set(problem.cells())
+    others = {event.cell for event in events if not isinstance(event, Abandoned)} - cells
+    if not others:
+        return None
+    names = sorted({f"{cell.workload} on {cell.config}" for cell in others})
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (
+        f"the study has measurements that the fleet does not ask about, {len(others)} in all, "
+        f"which are passed over: {', '.join(names[:3])}{more}"
+    )
+
+
+def _of_cell(cell: Cell) -> str:
+    return _dump([cell.workload, cell.config, cell.load, cell.kind])
+
+
+def _cell(text: str) -> Cell:
+    workload, config, load, kind = json.loads(text)
+    return Cell(workload, config, float(load), _one_of(get_args(LoadKind), kind))
+
+
+def _of_outcome(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, Failed):
+        return {
+            "failed": outcome.kind,
+            "gpu_seconds": outcome.gpu_seconds,
+            "reason": outcome.reason,
+        }
+    return {
+        "values": dict(outcome.values),
+        "se": dict(outcome.se),
+        "gpu_seconds": outcome.gpu_seconds,
+        "saturated": outcome.saturated,
+        "requests": outcome.requests,
+    }
+
+
+def _outcome(plain: dict[str, Any]) -> Outcome:
+    cost = float(plain["gpu_seconds"])
+    if "failed" in plain:
+        kind: FailureKind = _one_of(get_args(FailureKind), plain["failed"])
+        return Failed(kind=kind, gpu_seconds=cost, reason=plain["reason"])
+    return Measured(
+        values={name: float(value) for name, value in plain["values"].items()},
+        se={name: float(value) for name, value in plain["se"].items()},
+        gpu_seconds=cost,
+        saturated=bool(plain["saturated"]),
+        requests=plain["requests"],
+    )
+
+
+def _one_of(accepted: tuple[Any, ...], value: Any) -> Any:
+    if value not in accepted:
+        raise ValueError(f"the journal says {value!r}, where {accepted} are known")
+    return value
+
+
+def _dump(value: Any) -> str:
+    """JSON whose floats read back exactly, since Python writes the shortest that do."""
+    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    """`value` with infinities and NaN as text, for which JSON has no number; float() reads it."""
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float):  # NumPy's float64 too, whose repr is no number
+        return float(value) if math.isfinite(value) else repr(float(value))
+    return value

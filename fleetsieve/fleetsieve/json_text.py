@@ -1,0 +1,76 @@
+"""JSON that a command writes: strict, and as a whole file or not at all."""
+
+import json
+import math
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fleetsieve.errors import InputError
+
+STDOUT = "-"
+
+
+def check_writable(out: str | None) -> None:
+    """Refuse a place for results before the work for them is done.
+
+    Raises:
+        InputError: `out` is a directory, lies in none, or lies in one that cannot be written.
+    """
+    if out is None or out == STDOUT:
+        return
+    path = Path(out)
+    if path.is_dir():
+        raise InputError(f"--json is {out!r}, a directory; name a file in it")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"--json is {out!r}, whose folder does not exist; create it first")
+    if not path.exists() and not os.access(folder, os.W_OK):
+        raise InputError(f"--json is {out!r}, whose folder cannot be written; name another")
+
+
+def write(data: Any, out: str) -> None:
+    """Write `data` to the file `out`, replacing it at once, or to stdout when it is `-`.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    text = json.dumps(strict(data), indent=2, allow_nan=False) + "\n"
+    if out == STDOUT:
+        sys.stdout.write(text)
+        return
+    try:
+        _replace(Path(out), text)
+    except OSError as error:
+        raise InputError(
+            f"{out} cannot be written: {error.strerror}; name a file in a writable folder"
+        ) from None
+
+
+def strict(value: Any) -> Any:
+    """`value` with null for infinite numbers and NaN, which JSON lacks."""
+    if isinstance(value, dict):
+        return {name: strict(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _replace(path: Path, text: str) -> None:
+    """Through a file beside it, so that a reader never sees half of it."""
+    if path.exists() and not path.is_file():  # a pipe or /dev/stdout cannot be replaced
+        path.write_text(text, encoding="utf-8")
+        return
+    handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)  # what a plain open would have given
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
