@@ -216,9 +216,10 @@ class Belief:
 
 def use_compilation_cache() -> None:
     """Keep compiled programs in the user's cache directory, unless JAX was told where."""
-    if jax.config.read("jax_compilation_cache_dir") is None:
+    where = "jax_compilation_cache_dir"
+    if getattr(jax.config, where, None) is None:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(home / "fleetsieve" / "jax"))
+        jax.config.update(where, str(home / "fleetsieve" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
