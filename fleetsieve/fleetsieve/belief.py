@@ -80,8 +80,13 @@ class Belief:
             measured_only,
             limited,
         )
-        self._cells = _cells(problem)
-        self._shape = (self._cells.features.shape[1], self._cells.categories.shape[1])
+        # NumPy, not JAX: an array of JAX that is pickled narrows to float32 outside the scope.
+        self._places = _places(problem)
+        self._shape = (self._places[2].shape[1], self._places[3].shape[1])
+
+    @property
+    def _cells(self) -> Cells:
+        return Cells(*(jnp.asarray(array) for array in self._places))
 
     @property
     def outputs(self) -> int:
@@ -142,7 +147,7 @@ class Belief:
                 self._needs(),
                 self._facts,
             )
-            return np.asarray(found.gap), np.asarray(found.distance)
+            return np.nan_to_num(found.gap), np.nan_to_num(found.distance)
 
     def draws(
         self, observed: Observations, hypothesis: Hypothesis, count: int, seed: int
@@ -233,7 +238,8 @@ def _per_cell(problem: Problem, values: Float[np.ndarray, "W M"]) -> Float[np.nd
     return spread.reshape(-1, values.shape[1])
 
 
-def _cells(problem: Problem) -> Cells:
+def _places(problem: Problem) -> tuple[np.ndarray, ...]:
+    """Ids, workloads, features and categories of all cells: the fields of `Cells`."""
     w, c, _ = (axis.ravel() for axis in np.indices(problem.exists.shape))
     load = np.log2(np.where(problem.exists, problem.load, 1.0)).ravel()
     features = np.concatenate([load[:, None], problem.features[c]], axis=1)
@@ -243,9 +249,7 @@ def _cells(problem: Problem) -> Cells:
         present = rows & problem.exists.ravel()
         if present.any():
             features[rows] -= features[present].mean(axis=0)
-    arrays = (np.arange(len(w)), w, features, problem.categories[c])
-    with jax.enable_x64(True):
-        return Cells(*(jnp.asarray(array) for array in arrays))
+    return np.arange(len(w)), w, features, problem.categories[c]
 
 
 def _known(observed: Observations) -> Known:

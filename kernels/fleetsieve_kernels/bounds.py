@@ -11,6 +11,10 @@ from fleetsieve_kernels.covariance import white_variance
 from fleetsieve_kernels.hyper import Hyper, mixing_matrix
 
 
+# In log units; its exponential is finite in float32.
+_ANYTHING = 50.0
+
+
 class Levels(NamedTuple):
     """What the load levels of every column (workload, config) mean; N is W·C·L."""
 
@@ -55,9 +59,14 @@ def white_slack(hyper: Hyper, q: Float[Array, ""]) -> Float[Array, " M"]:
 def bound(
     mean: Float[Array, "*batch N P"], halfwidth: Float[Array, "*batch N P"], known: Known
 ) -> Bounds:
-    """mean ± halfwidth; width 0 where a value is known exactly."""
-    centre = jnp.where(known.exact, known.value, mean)
-    width = jnp.where(known.exact, 0, halfwidth)
+    """mean ± halfwidth; width 0 where a value is known exactly, anything where nothing is.
+
+    A factorisation that broke down leaves NaN, of which every comparison is false: without the
+    wide interval it would look like a level that surely breaks, and could certify.
+    """
+    sound = jnp.isfinite(mean) & jnp.isfinite(halfwidth)
+    centre = jnp.where(known.exact, known.value, jnp.where(sound, mean, 0))
+    width = jnp.where(known.exact, 0, jnp.where(sound, halfwidth, _ANYTHING))
     return Bounds(centre - width, centre + width)
 
 
@@ -74,7 +83,8 @@ def capacity_intervals(
     Upper: the best upper throughput before the first level that surely breaks an SLO or broke.
     Lower: the best lower throughput of a level that was measured and holds (`measured_only`), with
     every level below it holding: as measured, else by its own bound, or by that of a measured level
-    above it plus `slack`, a lower load being no harder but for the cells' own parts.
+    above it plus `slack`, a lower load being no harder but for the cells' own parts. A level that
+    surely breaks by its own bound is not eased, so κ^L ≤ κ^U.
     """
     lower, upper = bounds
     possible = _all_metrics(lower[..., 1:] <= 0, levels) & levels.exists & ~known.broken
@@ -83,7 +93,7 @@ def capacity_intervals(
     counted = (known.measured & holds) if measured_only else holds
     anchor = jnp.where((known.measured & holds)[..., None], upper[..., 1:], jnp.inf)
     eased = jnp.minimum(upper[..., 1:], _lowest_above(anchor, shape) + slack)
-    eased_holds = _all_metrics(eased <= 0, levels) & levels.exists & ~known.broken
+    eased_holds = _all_metrics(eased <= 0, levels) & possible
     steps = jnp.where(known.measured, holds, eased_holds)
     reached = _prefix(steps, shape) & _columns(counted, shape)
     return _best(reached, lower[..., 0], levels, shape), optimistic

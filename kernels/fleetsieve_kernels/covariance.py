@@ -70,7 +70,13 @@ def white_variance(hyper: Hyper) -> Array:
 
 
 def covariances(hyper: Hyper, a: Cells, b: Cells) -> Float[Array, "R Na Nb"]:
-    """`latent_covariance` of every latent."""
+    """`latent_covariance` of every latent.
+
+    Raises TypeError when precisions are mixed: rounded features lose positive definiteness.
+    """
+    kinds = {hyper["amplitude"].dtype, a.features.dtype, b.features.dtype}
+    if len(kinds) > 1:
+        raise TypeError(f"hyperparameters and features have dtypes {sorted(map(str, kinds))}")
     return jax.vmap(latent_covariance, (0, None, None))(_per_latent(hyper), a, b)
 
 

@@ -1,0 +1,246 @@
+"""An independent reference for the kernels: textbook formulas in NumPy and loops, and small cases.
+
+Nothing here calls the code under test; `Cells` and the like are only its containers.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from fleetsieve_kernels.covariance import Cells
+from fleetsieve_kernels.posterior import Rows, Table
+
+# Location and standard deviation of every hyperparameter's normal prior, unconstrained.
+PRIORS = {
+    "amplitude": (np.log(0.3), 0.7),
+    "lengthscale": (np.log(3.0), 0.5),
+    "mismatch": (np.log(0.5), 0.7),
+    "coupling": (0.0, 1.2),
+    "white": (np.log(0.02), 1.0),
+    "offset": (0.0, 0.7),
+    "slope": (np.log(0.15), 0.7),
+    "mixing": (0.0, 1.0),
+}
+TRANSFORMS = {"coupling": lambda t: 1 / (1 + np.exp(-t)), "mixing": lambda t: t}
+JITTER = 1e-8
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="session")
+def reference() -> SimpleNamespace:
+    """The functions below that start with no underscore."""
+    functions = (
+        PRIORS,
+        constrained,
+        draw_theta,
+        draw_cells,
+        mixing,
+        white_variances,
+        latent,
+        prior,
+        conditioned,
+        as_table,
+        as_rows,
+        negative_log_posterior,
+        interval,
+        intervals,
+        replica_matrices,
+        best_value,
+        fewest_gpus,
+    )
+    return SimpleNamespace(priors=PRIORS, **{f.__name__: f for f in functions[1:]})
+
+
+def constrained(theta):
+    return {name: TRANSFORMS.get(name, np.exp)(value) for name, value in theta.items()}
+
+
+def draw_theta(rng, latents, features, categories, spread=0.5):
+    """Around the medians of the priors; the diagonal and upper part of `mixing` are no zeros."""
+    columns = {"lengthscale": features, "mismatch": categories, "mixing": latents}
+    shapes = {n: (latents, columns[n]) if n in columns else (latents,) for n in PRIORS}
+    return {
+        name: PRIORS[name][0] + spread * PRIORS[name][1] * rng.standard_normal(shape)
+        for name, shape in shapes.items()
+        if 0 not in shape
+    }
+
+
+def draw_cells(rng, shape, features, categories):
+    """All cells of W workloads, C configs, L levels; the first feature is the load, in octaves."""
+    w, c, level = (axis.ravel() for axis in np.indices(shape))
+    of_config = rng.normal(size=(shape[1], features - 1))
+    kinds = rng.integers(0, 2, (shape[1], categories))
+    load = level[:, None] + 0.25 * rng.normal(size=(len(w), 1))
+    return Cells(np.arange(len(w)), w, np.hstack([load, of_config[c]]), kinds[c])
+
+
+def mixing(hyper):
+    """A with y = A u, where y_p = sum over q < p of B_pq y_q, plus u_p."""
+    latents = len(hyper["mixing"])
+    return np.linalg.inv(np.eye(latents) - np.tril(hyper["mixing"], -1))
+
+
+def white_variances(hyper):
+    return hyper["white"] * hyper["amplitude"] ** 2 + JITTER
+
+
+def latent(hyper, r, a, b):
+    """k_r between two sets of cells, pair by pair as written in `covariance`."""
+    found = np.zeros((len(a.ids), len(b.ids)))
+    for i, j in np.ndindex(found.shape):
+        same = a.workload[i] == b.workload[j]
+        distance = np.sqrt(
+            5 * np.sum(((a.features[i] - b.features[j]) / hyper["lengthscale"][r]) ** 2)
+        )
+        smooth = (1 + distance + distance**2 / 3) * np.exp(-distance)
+        if "mismatch" in hyper:
+            smooth *= np.exp(-hyper["mismatch"][r] @ (a.categories[i] != b.categories[j]))
+        found[i, j] = (
+            3.0**2
+            + hyper["offset"][r] ** 2 * same
+            + (1.0**2 + hyper["slope"][r] ** 2 * same) * (a.features[i] @ b.features[j])
+            + hyper["amplitude"][r] ** 2 * (1.0 if same else hyper["coupling"][r]) * smooth
+            + white_variances(hyper)[r] * (a.ids[i] == b.ids[j])
+        )
+    return found
+
+
+def prior(hyper, cells):
+    """Covariance of every (cell, output) with every other: [N, P, N, P]."""
+    loading = mixing(hyper)
+    total = 0
+    for r in range(len(loading)):
+        column = np.outer(loading[:, r], loading[:, r])
+        total = total + np.einsum("ij,pq->ipjq", latent(hyper, r, cells, cells), column)
+    return total
+
+
+def conditioned(joint, index, output, value, noise):
+    """Mean and covariance of a zero-mean Gaussian over (cell, output), given noisy entries."""
+    shape = joint.shape[:2]
+    size = shape[0] * shape[1]
+    flat, at = joint.reshape(size, size), np.ravel_multi_index((index, output), shape)
+    weight = np.linalg.solve(flat[np.ix_(at, at)] + np.diag(noise), flat[at]).T
+    return (weight @ value).reshape(shape), (flat - weight @ flat[at]).reshape(joint.shape)
+
+
+def as_table(cells, index, values, size):
+    """Complete exact observations, padded to `size`."""
+    padded = np.concatenate([index, np.zeros(size - len(index), int)])
+    filled = np.zeros((size, values.shape[1]))
+    filled[: len(index)] = values
+    return Table(Cells(*(f[padded] for f in cells)), filled, np.arange(size) < len(index))
+
+
+def as_rows(cells, index, output, value, noise, size):
+    """Single outputs, padded to `size`; the noise of padding is no zero."""
+    extra = size - len(index)
+    padded = np.concatenate([index, np.zeros(extra, int)])
+    return Rows(
+        Cells(*(f[padded] for f in cells)),
+        np.concatenate([output, np.zeros(extra, int)]),
+        np.concatenate([value, np.zeros(extra)]),
+        np.concatenate([noise, np.full(extra, 0.7)]),
+        np.arange(size) < len(index),
+    )
+
+
+def negative_log_posterior(theta, cells, index, output, value, noise):
+    """-log N(observations) - log prior, without constants."""
+    joint = prior(constrained(theta), cells)
+    size = joint.shape[0] * joint.shape[1]
+    at = np.ravel_multi_index((index, output), joint.shape[:2])
+    gram = joint.reshape(size, size)[np.ix_(at, at)] + np.diag(noise)
+    likelihood = 0.5 * value @ np.linalg.solve(gram, value) + 0.5 * np.linalg.slogdet(gram)[1]
+    return likelihood + sum(
+        np.sum((leaf - PRIORS[name][0]) ** 2) / (2 * PRIORS[name][1] ** 2)
+        for name, leaf in theta.items()
+    )
+
+
+def interval(lower, upper, known, levels, slack, measured_only):
+    """κ^L and κ^U of one column, level by level (METHOD 3)."""
+    there = [bool(e and not b) for e, b in zip(levels.exists, known.broken, strict=True)]
+    metrics = [np.flatnonzero(limited) for limited in levels.limited]
+
+    def holds(k):
+        return there[k] and all(upper[k, 1 + m] <= 0 for m in metrics[k])
+
+    def surely_breaks(k):
+        return not there[k] or any(lower[k, 1 + m] > 0 for m in metrics[k])
+
+    def eased(k, m):
+        above = (j for j in range(k + 1, len(there)) if known.measured[j] and holds(j))
+        return upper[k, 1 + m] <= 0 or any(upper[j, 1 + m] + slack[m] <= 0 for j in above)
+
+    best_lower = best_upper = 0.0
+    for k in range(len(there)):
+        if surely_breaks(k):
+            break
+        best_upper = max(best_upper, np.exp(upper[k, 0]) * levels.scale[k])
+    for k in range(len(there)):
+        if surely_breaks(k) or (known.measured[k] and not holds(k)):
+            break
+        if not all(eased(k, m) for m in metrics[k]):
+            break
+        if holds(k) and (known.measured[k] or not measured_only):
+            best_lower = max(best_lower, np.exp(lower[k, 0]) * levels.scale[k])
+    return best_lower, best_upper
+
+
+def intervals(lower, upper, known, levels, slack, shape, measured_only=True):
+    """κ^L and κ^U of all columns: two arrays [W, C]."""
+    columns = np.arange(np.prod(shape)).reshape(shape)
+    found = np.zeros((2, *shape[:2]))
+    for w, c in np.ndindex(shape[:2]):
+        at = columns[w, c]
+        own = type(known)(*(np.asarray(field)[at] for field in known))
+        meant = type(levels)(*(np.asarray(field)[at] for field in levels))
+        found[:, w, c] = interval(lower[at], upper[at], own, meant, slack, measured_only)
+    return found
+
+
+def replica_matrices(sizes, gpus, workloads):
+    """Every n[w, c] that fits."""
+    counts = (range(gpus // size + 1) for size in sizes)
+    rows = [np.array(row) for row in product(*counts) if np.dot(row, sizes) <= gpus]
+    for chosen in product(rows, repeat=workloads):
+        matrix = np.array(chosen)
+        if np.sum(matrix @ np.array(sizes)) <= gpus:
+            yield matrix
+
+
+def best_value(objective, kappa, active, demand, weight, sizes, gpus, low=0, high=10**6):
+    """V of the best of all replica matrices (METHOD 1)."""
+    counted = [w for w in range(len(demand)) if active[w] and demand[w] > 0]
+    if not counted:
+        return 0.0
+    best = -np.inf
+    for matrix in replica_matrices(sizes, gpus, len(demand)):
+        replicas = matrix.sum(axis=1)
+        if (replicas < low).any() or (replicas > high).any():
+            continue
+        met = {w: min(1.0, sum(matrix[w] * kappa[w]) / demand[w]) for w in counted}
+        pull = {w: demand[w] * (weight[w] if objective == "weighted" else 1.0) for w in counted}
+        mean = sum(pull[w] * met[w] for w in counted) / sum(pull.values())
+        best = max(best, min(met.values()) if objective == "max-min" else mean)
+    return best
+
+
+def fewest_gpus(kappa, demand, target, sizes, gpus):
+    """Fewest GPUs that give one workload the fulfillment `target`; all of them if none do."""
+    served = [
+        (int(row[0] @ np.array(sizes)), min(1.0, sum(row[0] * kappa) / demand))
+        for row in replica_matrices(sizes, gpus, 1)
+    ]
+    return min((spent for spent, met in served if met >= target), default=gpus)

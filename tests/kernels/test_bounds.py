@@ -1,0 +1,216 @@
+"""Simultaneous bounds and capacity intervals against simulation and METHOD 3's rules in loops."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from fleetsieve_kernels.bounds import (
+    Bounds,
+    Known,
+    Levels,
+    bound,
+    capacity_intervals,
+    quantile,
+    white_slack,
+)
+
+# Columns are independent: one call decides 300 random ones.
+SHAPE, METRICS = (30, 10, 5), 2
+CELLS = int(np.prod(SHAPE))
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999])
+def test_quantile_is_exact_for_one_value_and_for_independent_ones(confidence):
+    assert quantile(confidence, 1) == pytest.approx(stats.norm.ppf((1 + confidence) / 2))
+    for count in (2, 17, 400):
+        inside = stats.norm.cdf(quantile(confidence, count)) * 2 - 1
+        assert inside**count == pytest.approx(confidence, abs=1e-9)
+
+
+def test_quantile_without_any_uncertain_value_is_that_of_one():
+    assert quantile(0.95, 0) == quantile(0.95, 1)
+
+
+@pytest.mark.parametrize("common", [0.0, 0.5, 0.95])
+def test_correlated_values_stay_within_the_quantile_as_often_as_stated(common):
+    rng = np.random.default_rng(0)
+    shared = rng.standard_normal((20000, 1)) * np.array([1.0, -1.0] * 10)
+    values = np.sqrt(common) * shared + np.sqrt(1 - common) * rng.standard_normal((20000, 20))
+    covered = np.mean(np.abs(values).max(axis=1) <= quantile(0.9, 20))
+    error = 3 * np.sqrt(0.9 * 0.1 / 20000)
+    assert covered > 0.9 - error
+    assert common > 0 or covered < 0.9 + error
+
+
+def test_white_slack_is_the_width_of_a_difference_of_two_white_parts(reference):
+    rng = np.random.default_rng(1)
+    hyper = reference.constrained(reference.draw_theta(rng, 3, 2, 1))
+    white = rng.standard_normal((200_000, 2, 3)) * np.sqrt(reference.white_variances(hyper))
+    outputs = white @ reference.mixing(hyper).T
+    spread = np.std(outputs[:, 0] - outputs[:, 1], axis=0)
+    np.testing.assert_allclose(white_slack(hyper, np.asarray(2.5)), 2.5 * spread[1:], rtol=0.01)
+
+
+def random_columns(seed, exact=0.0):
+    """Bounds with ties at the SLO, levels left-packed, some measured, failed or unlimited."""
+    rng = np.random.default_rng([2, seed])
+    rising = np.tile(np.arange(SHAPE[2]) - rng.integers(0, 6), SHAPE[0] * SHAPE[1])
+    centre = 0.4 * rising[:, None] + rng.normal(size=(CELLS, 1 + METRICS)) - 0.5
+    width = np.where(rng.uniform(size=centre.shape) < exact, 0, rng.exponential(0.6, centre.shape))
+    lower, upper = np.round(centre - width, 1), np.round(centre + width, 1)
+    exists = np.arange(SHAPE[2]) < rng.choice([0, 2, 4, 5, 5, 5], (*SHAPE[:2], 1))
+    per_workload = rng.uniform(size=(SHAPE[0], 1, 1, METRICS)) < 0.8
+    limited = np.broadcast_to(per_workload, (*SHAPE, METRICS)).reshape(CELLS, METRICS)
+    levels = Levels(exists.ravel(), limited, rng.uniform(0.5, 3, CELLS))
+    measured = (rng.uniform(size=CELLS) < 0.4) & levels.exists
+    broken = (rng.uniform(size=CELLS) < 0.06) & levels.exists
+    known = Known(np.zeros_like(lower), np.zeros(lower.shape, bool), measured, broken)
+    return Bounds(lower, upper), known, levels, rng.uniform(0.0, 0.6, METRICS)
+
+
+def capacities(bounds, known, levels, slack, measured_only=True):
+    decide = jax.jit(partial(capacity_intervals, shape=SHAPE, measured_only=measured_only))
+    return [np.asarray(kappa) for kappa in decide(bounds, known, levels, slack)]
+
+
+@pytest.mark.parametrize("measured_only", [True, False], ids=["measured", "any"])
+@pytest.mark.parametrize("seed", range(4))
+def test_capacity_intervals_follow_the_rules_level_by_level(reference, seed, measured_only):
+    bounds, known, levels, slack = random_columns(seed)
+    found = capacities(bounds, known, levels, slack, measured_only)
+    oracle = reference.intervals(*bounds, known, levels, slack, SHAPE, measured_only)
+    np.testing.assert_allclose(found, oracle, rtol=1e-12)
+    assert 0 < np.mean(oracle[0] > 0) < np.mean(oracle[1] > 0) < 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_lower_capacity_never_exceeds_the_upper(seed):
+    """Also where a measured level above would ease one that surely breaks by its own bound."""
+    bounds, known, levels, slack = random_columns(seed)
+    for measured_only in (True, False):
+        lower, upper = capacities(bounds, known, levels, slack, measured_only)
+        assert (lower <= upper).all()
+
+
+def test_the_lower_capacity_counts_no_level_that_was_not_measured():
+    bounds, known, levels, slack = random_columns(5)
+    counted, _ = capacities(bounds, known, levels, slack)
+    throughput = np.exp(bounds.lower[:, 0]) * levels.scale
+    allowed = np.where(known.measured & levels.exists & ~known.broken, throughput, 0).reshape(SHAPE)
+    assert all(
+        kappa == 0 or np.isclose(allowed[at], kappa).any() for at, kappa in np.ndenumerate(counted)
+    )
+    nothing = known._replace(measured=np.zeros(CELLS, bool))
+    assert not capacities(bounds, nothing, levels, slack)[0].any()
+
+
+def prefix_capacity(value, known, levels):
+    """κ of a truth: the best throughput before the first level that breaks (METHOD 1)."""
+    best = np.zeros(SHAPE[:2])
+    columns = np.arange(CELLS).reshape(SHAPE)
+    for at in np.ndindex(SHAPE[:2]):
+        for cell in columns[at]:
+            over = value[cell, 1:][levels.limited[cell]] > 0
+            if not levels.exists[cell] or known.broken[cell] or over.any():
+                break
+            best[at] = max(best[at], np.exp(value[cell, 0]) * levels.scale[cell])
+    return best
+
+
+def a_truth(seed, slack=np.inf):
+    """Columns, and a truth within their bounds, the metrics of a level at most `slack` above those
+    of any higher one."""
+    rng = np.random.default_rng([3, seed])
+    _, known, levels, _ = random_columns(seed)
+    truth = rng.normal(size=(*SHAPE, 1 + METRICS)) - 0.5
+    if np.isfinite(slack):
+        rising = np.sort(truth[..., 1:], axis=2)
+        truth[..., 1:] = rising + rng.uniform(-slack / 2, slack / 2, rising.shape)
+    truth = truth.reshape(CELLS, -1)
+    width = rng.exponential(0.4, (2, *truth.shape))
+    width[:, rng.uniform(size=CELLS) < 0.2] = 0
+    return truth, Bounds(truth - width[0], truth + width[1]), known, levels
+
+
+@pytest.mark.parametrize("measured_only", [True, False], ids=["measured", "any"])
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_that_hold_give_capacities_that_hold_on_surfaces_rising_but_for_the_slack(
+    seed, measured_only
+):
+    truth, bounds, known, levels = a_truth(seed, slack=0.3)
+    lower, upper = capacities(bounds, known, levels, np.full(METRICS, 0.3), measured_only)
+    kappa = prefix_capacity(truth, known, levels)
+    assert (lower <= kappa * (1 + 1e-12)).all()
+    assert (kappa <= upper * (1 + 1e-12)).all()
+    assert (lower > 0).any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_that_hold_give_capacities_that_hold_on_any_surface_without_easing(seed):
+    truth, bounds, known, levels = a_truth(seed)
+    lower, upper = capacities(bounds, known, levels, np.full(METRICS, np.inf))
+    kappa = prefix_capacity(truth, known, levels)
+    assert (lower <= kappa * (1 + 1e-12)).all()
+    assert (kappa <= upper * (1 + 1e-12)).all()
+
+
+def test_measuring_everything_exactly_gives_the_capacity_of_the_feasible_prefix():
+    truth, _, known, levels = a_truth(7)
+    full = Known(truth, np.ones(truth.shape, bool), levels.exists, known.broken)
+    bounds = bound(truth + 1.0, np.full(truth.shape, 0.5), full)
+    lower, upper = capacities(bounds, full, levels, np.full(METRICS, 0.4))
+    np.testing.assert_allclose(lower, prefix_capacity(truth, known, levels), rtol=1e-12)
+    np.testing.assert_array_equal(lower, upper)
+
+
+def test_a_measured_violation_wins_over_a_feasible_level_above():
+    lower = np.array([[0.0, -1.0], [0.0, 0.1], [0.0, -2.0]])
+    levels = Levels(np.ones(3, bool), np.ones((3, 1), bool), np.array([1.0, 2.0, 4.0]))
+    known = Known(lower, np.ones((3, 2), bool), np.ones(3, bool), np.zeros(3, bool))
+    found = capacity_intervals(Bounds(lower, lower), known, levels, np.full(1, 0.5), (1, 1, 3))
+    np.testing.assert_allclose(found, np.ones((2, 1, 1)))
+
+
+def test_a_feasible_level_eases_the_one_below_it_up_to_the_slack():
+    centre = np.array([[0.0, -0.2], [0.0, -0.3]])
+    levels = Levels(np.ones(2, bool), np.ones((2, 1), bool), np.array([1.0, 2.0]))
+    exact = np.array([[False] * 2, [True] * 2])
+    known = Known(np.where(exact, centre, 0), exact, exact[:, 0], np.zeros(2, bool))
+    bounds = bound(centre, np.full((2, 2), 1.0), known)
+    for slack, counted in ((0.25, 2.0), (0.35, 0.0)):
+        lower, _ = capacity_intervals(bounds, known, levels, np.full(1, slack), (1, 1, 2))
+        assert lower == counted
+
+
+def test_leading_axes_of_the_bounds_are_decided_one_by_one():
+    (low, high), known, levels, slack = random_columns(8)
+    batch = Bounds(np.stack([low, low - 0.3]), np.stack([high, high + 0.2]))
+    together = capacities(batch, known, levels, slack)
+    for i in range(2):
+        alone = capacities(Bounds(batch.lower[i], batch.upper[i]), known, levels, slack)
+        np.testing.assert_allclose([kappa[i] for kappa in together], alone, rtol=1e-12)
+
+
+def test_bounds_are_symmetric_but_of_no_width_where_a_value_is_known():
+    exact = np.array([[True, False], [False, False]])
+    value = np.array([[0.7, 0.0], [0.0, 0.0]])
+    known = Known(value, exact, exact[:, 0], np.zeros(2, bool))
+    lower, upper = bound(np.full((2, 2), 5.0), np.full((2, 2), 2.0), known)
+    np.testing.assert_array_equal(lower, [[0.7, 3.0], [3.0, 3.0]])
+    np.testing.assert_array_equal(upper, [[0.7, 7.0], [7.0, 7.0]])
+
+
+def test_single_precision_stays_single():
+    bounds, known, levels, slack = random_columns(9)
+    with jax.enable_x64(False):
+        found = capacity_intervals(
+            Bounds(*(np.float32(b) for b in bounds)), known, levels, slack, SHAPE
+        )
+    assert {kappa.dtype for kappa in found} == {np.dtype("float32")}
+    for rough, precise in zip(found, capacities(bounds, known, levels, slack), strict=True):
+        np.testing.assert_allclose(rough, precise, rtol=1e-5)
