@@ -10,7 +10,6 @@ from scipy.special import ndtri
 from fleetsieve_kernels.covariance import white_variance
 from fleetsieve_kernels.hyper import Hyper, mixing_matrix
 
-
 # In log units; its exponential is finite in float32.
 _ANYTHING = 50.0
 
