@@ -8,6 +8,24 @@ from fleetsieve.errors import InputError
 from fleetsieve.problem import Problem
 
 
+def check(problem: Problem) -> None:
+    """Refuse a problem that has no allocation at all.
+
+    Raises:
+        InputError: no config fits, or the fewest replicas need more GPUs than there are.
+    """
+    if not problem.configs:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in problem.unusable.items())
+        raise InputError(f"no config fits ({reasons}); give more GPUs or smaller replicas")
+    replicas, size = int(problem.min_replicas.sum()), int(problem.sizes.min())
+    if replicas * size > problem.gpus:
+        raise InputError(
+            f"min_replicas ask for {replicas} replicas of at least {size} GPUs each, "
+            f"{replicas * size} GPUs in all, and the fleet has {problem.gpus}; give more GPUs or "
+            "fewer replicas"
+        )
+
+
 def servable(problem: Problem, kappa: Float[np.ndarray, "W C"]) -> Bool[np.ndarray, " W"]:
     """F: workloads with demand that some config may serve, by these capacities."""
     return (kappa.max(axis=1, initial=0.0) > 0) & (problem.demand > 0)

@@ -255,18 +255,20 @@ def replay(
     from fleetsieve import reports
     from fleetsieve.belief import use_compilation_cache
     from fleetsieve.replay import replay as replayed
+    from fleetsieve.replay_display import ReplayDisplay
+    from fleetsieve.show import console
 
     use_compilation_cache()
-    policies = list(dict.fromkeys(policy or ("sieve", "random")))
-    found = replayed(
-        inputs.fleet,
-        inputs.needed_grid(),
-        policies=policies,
-        orders=orders,
-        seed=seed or 0,
-        workers=None,
-        on_progress=_count_runs,
-    ).to_dict()
+    policies = list(dict.fromkeys(policy or ("sieve", "random", "bisect")))
+    with ReplayDisplay(console("stderr")) as display:
+        found = replayed(
+            inputs.fleet,
+            inputs.needed_grid(),
+            policies=policies,
+            orders=orders,
+            seed=seed or 0,
+            on_progress=display,
+        ).to_dict()
     with _output(found, json) as out:
         reports.replay(out, found)
     return DONE
@@ -286,12 +288,6 @@ def schema(document: Annotated[Document, typer.Argument(help="Whose schema.")]) 
     with _reader_may_leave():
         json_text.write(made[document](), json_text.STDOUT)
     return DONE
-
-
-def _count_runs(policy: str, done: int, total: int) -> None:
-    """A line per tenth of a policy's runs."""
-    if done == total or done * 10 // total > (done - 1) * 10 // total:
-        print(f"{policy}: {done} of {total} runs", file=sys.stderr)
 
 
 def _show_decision(found: dict[str, Any], inputs: "Inputs", out: str | None) -> None:

@@ -9,6 +9,8 @@ from fleetsieve.problem import FAILED, MEASURED, Problem, Truth
 
 # An infinite percentile or a throughput of 0, in log units: decisive, yet finite.
 _FAR = 50.0
+# Within this distance of the SLO, a factor of 1.6, a log ratio counts almost as it is.
+_NEAR = 0.5
 
 
 @dataclass(frozen=True)
@@ -17,9 +19,10 @@ class Observations:
 
     Attributes:
         measured: ran to the end.
-        broken: failed, or saturated.
-        value: log(throughput / scale) and log(metric / reference); 0 where not measured.
-        seen: which outputs were measured.
+        broken: failed, saturated, or completed nothing.
+        value: log(throughput / scale) and log(metric / reference), the latter softened; 0 where
+            not measured.
+        seen: which outputs were measured, with a standard error that says something.
         noise: variance of `value`; 0 where exact or not seen.
     """
 
@@ -34,14 +37,20 @@ class Observations:
         """The observations in `truth`, outcomes of some cells of `problem`."""
         outputs = len(problem.outputs)
         raw = truth.values.reshape(-1, outputs)
-        seen = ~np.isnan(raw)
+        se = np.nan_to_num(truth.se.reshape(-1, outputs), posinf=np.inf)
+        seen = ~np.isnan(raw) & np.isfinite(se)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.log(raw) - np.log(units(problem))
-            relative = np.nan_to_num(truth.se.reshape(-1, outputs)) / raw
+            relative = se / raw
+            finite = np.clip(value[:, 1:], -_FAR, _FAR)
+        softened, slope = soften(finite)
+        value[:, 1:] = np.where(np.isfinite(value[:, 1:]), softened, value[:, 1:])
+        relative[:, 1:] *= slope
         noise = np.where(seen & np.isfinite(relative), relative**2, 0.0)
+        idle = seen[:, 0] & (raw[:, 0] == 0)
         return cls(
             measured=(truth.status == MEASURED).ravel(),
-            broken=((truth.status == FAILED) | truth.saturated).ravel(),
+            broken=((truth.status == FAILED) | truth.saturated).ravel() | idle,
             value=np.where(seen, np.clip(np.nan_to_num(value, nan=0.0), -_FAR, _FAR), 0.0),
             seen=seen,
             noise=noise,
@@ -61,6 +70,18 @@ class Observations:
     def n_measured(self) -> int:
         """Cells of which the outcome is known, failures included."""
         return int((self.measured | self.broken).sum())
+
+
+def soften(
+    log_ratio: Float[np.ndarray, "N M"],
+) -> tuple[Float[np.ndarray, "N M"], Float[np.ndarray, "N M"]]:
+    """k asinh(x / k) and its slope: x near the SLO, logarithmic far from it, the same sign.
+
+    How far a saturated cell lies beyond its SLO decides nothing, and would make the model draw a
+    line from a cliff's foot to its top.
+    """
+    far = log_ratio / _NEAR
+    return _NEAR * np.arcsinh(far), 1 / np.sqrt(1 + far**2)
 
 
 def units(problem: Problem) -> Float[np.ndarray, "N P"]:

@@ -17,7 +17,7 @@ class Oracle:
     """What exhaustive measuring would decide.
 
     Attributes:
-        holds: cells that meet every SLO in truth.
+        holds: cells that meet every SLO in truth; one that was not measured is not met.
         kappa: true capacities, requests/s.
         active: workloads that some config can truly serve.
         best: the allocation that they lead to.
@@ -34,12 +34,12 @@ class Oracle:
         """The oracle of `problem` with `truth` known for all cells."""
         observed = Observations.of(problem, truth)
         broken = observed.broken | (truth.status == ABSENT).ravel()
-        kappa = feasible_prefix(problem, observed.value[None], broken)[0]
         limit = problem.limit[:, None, None, :]
         with np.errstate(invalid="ignore"):
             within = ((truth.values[..., 1:] <= limit) | np.isinf(limit)).all(axis=-1)
-        active = servable(problem, kappa)
         holds = within & problem.exists & ~broken.reshape(problem.exists.shape)
+        kappa = feasible_prefix(problem, observed.value[None], ~holds.ravel())[0]
+        active = servable(problem, kappa)
         return cls(problem, holds, kappa, active, best_allocation(problem, kappa, active))
 
     def value(self, replicas: Int[np.ndarray, "W C"]) -> float:

@@ -63,7 +63,7 @@ def recommend(
         value=Range(sure, max(float(np.mean(values)), sure), max(found.value_upper, sure)),
         workloads=_workloads(search, chosen.replicas, kappas, active),
         allocation=_assignments(search, chosen.replicas, kappas),
-        within_noise=_within_noise(search) if stop_reason == "within_noise" else [],
+        within_noise=within_noise(search) if stop_reason == "within_noise" else [],
         next=[_next(proposal) for proposal in proposals],
         runner_up=_runner_up(search, chosen.replicas, active),
         unmeasured=_unmeasured(search, active),
@@ -238,12 +238,12 @@ def _misses(search: Search, active: Bool[np.ndarray, " W"]) -> list[Miss]:
 
 
 def _miss(search: Search, w: int) -> Miss:
-    """The measured cell of a workload that comes closest to all its SLOs."""
+    """The cell over an SLO that comes closest to all of them; without one, a cell that failed."""
     problem, truth = search.belief.problem, search.truth
     best: tuple[float, Miss] | None = None
     for c, level in np.argwhere(truth.status[w] == MEASURED):
         ratio = truth.values[w, c, level, 1:] / problem.limit[w]
-        if np.isnan(ratio).all():
+        if not (ratio > 1).any():  # it failed to keep up, or holds above a level that breaks
             continue
         worst = int(np.nanargmax(ratio))
         miss = Miss(
@@ -258,26 +258,29 @@ def _miss(search: Search, w: int) -> Miss:
             best = (float(ratio[worst]), miss)
     if best is not None:
         return best[1]
-    config = problem.configs[0] if problem.configs else ""
-    load = float(problem.load[w, 0, 0]) if problem.configs else 0.0
-    return Miss(problem.workloads[w], config, load, None, None, None)
+    told = truth.status[w] != ABSENT
+    c, level = np.argwhere(told if told.any() else problem.exists[w])[0]
+    load = float(problem.load[w, c, level])
+    return Miss(problem.workloads[w], problem.configs[c], load, None, None, None)
 
 
 def _non_monotone(search: Search) -> list[CellName]:
     """Measured levels that hold above a measured one that breaks."""
     problem, observed = search.belief.problem, search.observed
     broken = search.belief.breaks(observed).reshape(problem.exists.shape)
-    before = np.logical_or.accumulate(broken, axis=-1)
-    holds = (search.truth.status == MEASURED) & ~broken & before
-    return [_named(problem, *index) for index in np.argwhere(holds)]
+    before = np.logical_or.accumulate(broken, axis=-1).ravel()
+    met = observed.seen[:, 1:] & (observed.value[:, 1:] <= 0) | ~search.belief.limited
+    holds = observed.measured & ~observed.broken & met.all(axis=1) & before
+    shape = problem.exists.shape
+    return [_named(problem, *index) for index in np.argwhere(holds.reshape(shape))]
 
 
-def _within_noise(search: Search) -> list[CellName]:
-    """Measured cells whose bounds on an SLO metric straddle it."""
+def within_noise(search: Search) -> list[CellName]:
+    """Measured cells whose bounds on a noisy SLO metric straddle the SLO."""
     found, observed = search.assessment, search.observed
     width = found.q * found.sd[:, 1:]
-    open_ = (np.abs(found.mean[:, 1:]) <= width) & search.belief.limited & (width > 0)
-    cells = observed.measured & open_.any(axis=1)
+    open_ = (np.abs(found.mean[:, 1:]) <= width) & (observed.noise[:, 1:] > 0)
+    cells = observed.measured & (open_ & search.belief.limited).any(axis=1)
     shape = search.belief.problem.exists.shape
     return [_named(search.belief.problem, *i) for i in np.argwhere(cells.reshape(shape))]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fleetsieve.belief import Belief, use_compilation_cache
+from fleetsieve.choice import check
 from fleetsieve.columns import PLANS
 from fleetsieve.errors import InputError
 from fleetsieve.fleet import Fleet
@@ -93,14 +94,18 @@ def replay(
     ends the replay with the runs that are finished.
 
     Raises:
-        InputError: an unknown policy, no order, or a grid that cannot answer for the fleet.
+        InputError: an unknown policy, no policy or order, a grid that cannot answer for the fleet,
+            or a fleet that has no allocation.
     """
+    if not policies:
+        raise InputError(f"no policy is given; use {', '.join(NAMES)}")
     for name in policies:
         if name not in NAMES:
             raise InputError(f"policy {name!r} is unknown; use {', '.join(NAMES)}")
     if orders < 1:
         raise InputError(f"orders is {orders}; give a number of at least 1")
     problem = Problem.build(fleet, grid)
+    check(problem)
     truth = problem.truth(grid)
     belief = Belief(
         problem,

@@ -114,7 +114,8 @@ def _with_model(case: Case, policy: str, order: int, rng: np.random.Generator) -
         active = servable(problem, found.kappa_upper)
         replicas = best_allocation(problem, found.kappa_lower, active).replicas
         ledger.recommend(replicas)
-        pick = None if search.certified else search.pick(POLICIES[policy], shuffle)
+        stopped = search.certified or search.infeasible
+        pick = None if stopped else search.pick(POLICIES[policy], shuffle)
         if pick is None:
             level = kappa_level(search)
             return ledger.close(order, search.certified, replicas, level)

@@ -35,7 +35,8 @@ class Search:
     Attributes:
         truth: outcomes of the cells in `order`, and of no other.
         order: flat indices of cells as they were told.
-        fits: the newest fits by the observations they rest on, shared with the next search.
+        fits: the scheduled and the newest fit by the observations that they rest on, shared with
+            the next search.
     """
 
     belief: Belief
@@ -75,8 +76,12 @@ class Search:
     @property
     def certified(self) -> bool:
         """Whether the gap is within the tolerance and there is a value to certify."""
-        found = self.assessment
-        return found.gap <= self.tolerance and found.value_upper > self.tolerance
+        return self.assessment.gap <= self.tolerance and not self.infeasible
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether no allocation can give a value that is worth a certificate."""
+        return self.assessment.value_upper <= self.tolerance
 
     @cached_property
     def free(self) -> Bool[np.ndarray, " N"]:
@@ -119,7 +124,8 @@ class Search:
     def _fitted(self, count: int) -> Hypothesis:
         key = self.order[:count]
         if key not in self.fits:
-            for old in list(self.fits)[:-1]:  # the newest two: the scheduled and the confirming one
+            scheduled = self.order[: _last_fit(len(self.order))]
+            for old in [other for other in self.fits if other != scheduled]:
                 del self.fits[old]
             self.fits[key] = self.belief.learn(self._first(count))
         return self.fits[key]

@@ -7,6 +7,7 @@ import numpy as np
 
 from fleetsieve.belief import Belief
 from fleetsieve.cell import Cell
+from fleetsieve.choice import check
 from fleetsieve.decision import Decision
 from fleetsieve.errors import InputError
 from fleetsieve.events import Abandoned, Asked, Event, Told
@@ -15,7 +16,7 @@ from fleetsieve.grid import Grid
 from fleetsieve.policies import sieve
 from fleetsieve.problem import Problem
 from fleetsieve.proposal import Proposal
-from fleetsieve.recommendation import recommend
+from fleetsieve.recommendation import recommend, within_noise
 from fleetsieve.search import Pick, Search
 from fleetsieve_measure import Measured, Outcome
 
@@ -46,11 +47,13 @@ class Sieve:
         that caused it returns.
 
         Raises:
-            InputError: the grid cannot answer for the fleet, or it asks for what is not offered.
+            InputError: the grid cannot answer for the fleet, no allocation fits, or the fleet asks
+                for what is not offered.
         """
         _check_offered(fleet, stop)
         self.fleet, self.seed = fleet, seed
         self.problem = Problem.build(fleet, grid)
+        check(self.problem)
         self.tolerance = fleet.decision.tolerance
         self.budget = fleet.decision.budget_gpu_seconds if budget is None else budget
         belief = Belief(
@@ -113,8 +116,7 @@ class Sieve:
     @property
     def stop_reason(self) -> str | None:
         """gap, budget, exhausted, infeasible or within_noise; None while the search goes on."""
-        assessment = self.search.assessment
-        if assessment.value_upper <= self.tolerance:
+        if self.search.infeasible:
             return "infeasible"
         if self.search.certified:
             return "gap"
@@ -259,9 +261,7 @@ class Sieve:
         return costs <= self.budget - self.gpu_seconds - committed
 
     def _exhausted(self) -> str:
-        observed = self.search.observed
-        noisy = observed.measured & (observed.noise > 0).any(axis=1)
-        return "within_noise" if noisy.any() else "exhausted"
+        return "within_noise" if within_noise(self.search) else "exhausted"
 
 
 def _check_offered(fleet: Fleet, stop: str | None) -> None:

@@ -21,6 +21,8 @@ from fleetsieve_kernels.posterior import Posterior, Rows, Table, marginals, obse
 
 # Candidates evaluated together: bounds the memory at this many times K·N·P numbers.
 _BLOCK = 32
+# The distance is measured a little below V^U: at V^U itself the least drop of a κ^U costs a GPU.
+_SHY = 0.98
 
 
 class Fleet(NamedTuple):
@@ -126,7 +128,8 @@ def expected_gains(
     mean = jnp.where(known.exact, known.value, posterior.mean)
     sd = jnp.where(known.exact, 0, jnp.sqrt(posterior.variance) * inflation)
     lower, target, tables = state(mean, sd, known)
-    gap, distance = target - lower, _distance(tables, target, needs, fleet.gpus)
+    gap, target = target - lower, _SHY * target
+    distance = _distance(tables, target, needs, fleet.gpus)
 
     def candidate(index: Array) -> tuple[Array, Array]:
         gain, variance = observe(posterior, index, noise[index])

@@ -14,10 +14,10 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions.transforms import ExpTransform, IdentityTransform, SigmoidTransform
 
-# Name: (scale, location, standard deviation), in log output units and octaves of load or GPUs.
+# Name: (scale, location, standard deviation), in units of the outputs and octaves of load or GPUs.
 _PRIORS = {
-    "amplitude": (ExpTransform(), math.log(0.3), 0.7),  # sd of the smooth part
-    "lengthscale": (ExpTransform(), math.log(3.0), 0.5),  # per numeric feature
+    "amplitude": (ExpTransform(), math.log(0.4), 0.5),  # sd of the smooth part
+    "lengthscale": (ExpTransform(), math.log(2.0), 0.5),  # per numeric feature
     "mismatch": (ExpTransform(), math.log(0.5), 0.7),  # loss of log correlation per category
     "coupling": (SigmoidTransform(), 0.0, 1.2),  # correlation of two workloads' smooth parts
     "white": (ExpTransform(), math.log(0.02), 1.0),  # variance of a cell's own part / smooth part's

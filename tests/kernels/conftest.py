@@ -3,6 +3,9 @@
 Nothing here calls the code under test; `Cells` and the like are only its containers.
 """
 
+# NumPy arrays stand in for JAX ones.
+# pyright: reportArgumentType=false, reportCallIssue=false
+
 from collections.abc import Iterator
 from itertools import product
 from types import SimpleNamespace
@@ -39,7 +42,6 @@ def float64() -> Iterator[None]:
 def reference() -> SimpleNamespace:
     """The functions below that start with no underscore."""
     functions = (
-        PRIORS,
         constrained,
         draw_theta,
         draw_cells,
@@ -56,8 +58,9 @@ def reference() -> SimpleNamespace:
         replica_matrices,
         best_value,
         fewest_gpus,
+        traces,
     )
-    return SimpleNamespace(priors=PRIORS, **{f.__name__: f for f in functions[1:]})
+    return SimpleNamespace(priors=PRIORS, **{f.__name__: f for f in functions})
 
 
 def constrained(theta):
@@ -95,30 +98,26 @@ def white_variances(hyper):
 
 
 def latent(hyper, r, a, b):
-    """k_r between two sets of cells, pair by pair as written in `covariance`."""
-    found = np.zeros((len(a.ids), len(b.ids)))
-    for i, j in np.ndindex(found.shape):
-        same = a.workload[i] == b.workload[j]
-        distance = np.sqrt(
-            5 * np.sum(((a.features[i] - b.features[j]) / hyper["lengthscale"][r]) ** 2)
+    """k_r between two sets of cells, as written in `covariance`."""
+    same = np.equal.outer(a.workload, b.workload)
+    apart = (a.features[:, None] - b.features) / hyper["lengthscale"][r]
+    distance = np.sqrt(5) * np.linalg.norm(apart, axis=2)
+    smooth = (1 + distance + distance**2 / 3) * np.exp(-distance)
+    if "mismatch" in hyper:
+        smooth = smooth * np.exp(
+            -np.dot(a.categories[:, None] != b.categories, hyper["mismatch"][r])
         )
-        smooth = (1 + distance + distance**2 / 3) * np.exp(-distance)
-        if "mismatch" in hyper:
-            smooth *= np.exp(-hyper["mismatch"][r] @ (a.categories[i] != b.categories[j]))
-        found[i, j] = (
-            3.0**2
-            + hyper["offset"][r] ** 2 * same
-            + (1.0**2 + hyper["slope"][r] ** 2 * same) * (a.features[i] @ b.features[j])
-            + hyper["amplitude"][r] ** 2 * (1.0 if same else hyper["coupling"][r]) * smooth
-            + white_variances(hyper)[r] * (a.ids[i] == b.ids[j])
-        )
-    return found
+    level = 3.0**2 + hyper["offset"][r] ** 2 * same
+    trend = (1.0**2 + hyper["slope"][r] ** 2 * same) * np.inner(a.features, b.features)
+    coupled = np.where(same, 1.0, hyper["coupling"][r]) * smooth
+    white = white_variances(hyper)[r] * np.equal.outer(a.ids, b.ids)
+    return level + trend + hyper["amplitude"][r] ** 2 * coupled + white
 
 
 def prior(hyper, cells):
     """Covariance of every (cell, output) with every other: [N, P, N, P]."""
-    loading = mixing(hyper)
-    total = 0
+    loading, size = mixing(hyper), len(cells.ids)
+    total = np.zeros((size, len(loading), size, len(loading)))
     for r in range(len(loading)):
         column = np.outer(loading[:, r], loading[:, r])
         total = total + np.einsum("ij,pq->ipjq", latent(hyper, r, cells, cells), column)
@@ -244,3 +243,8 @@ def fewest_gpus(kappa, demand, target, sizes, gpus):
         for row in replica_matrices(sizes, gpus, 1)
     ]
     return min((spent for spent, met in served if met >= target), default=gpus)
+
+
+def traces(*functions):
+    """How often each jitted function was traced so far."""
+    return tuple(function._cache_size() for function in functions)

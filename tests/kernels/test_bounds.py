@@ -1,6 +1,7 @@
 """Simultaneous bounds and capacity intervals against simulation and METHOD 3's rules in loops."""
 
-from functools import partial
+# NumPy arrays stand in for JAX ones.
+# pyright: reportArgumentType=false, reportCallIssue=false
 
 import jax
 import numpy as np
@@ -20,6 +21,8 @@ from fleetsieve_kernels.bounds import (
 # Columns are independent: one call decides 300 random ones.
 SHAPE, METRICS = (30, 10, 5), 2
 CELLS = int(np.prod(SHAPE))
+
+decide = jax.jit(capacity_intervals, static_argnames=("shape", "measured_only"))
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -74,8 +77,8 @@ def random_columns(seed, exact=0.0):
 
 
 def capacities(bounds, known, levels, slack, measured_only=True):
-    decide = jax.jit(partial(capacity_intervals, shape=SHAPE, measured_only=measured_only))
-    return [np.asarray(kappa) for kappa in decide(bounds, known, levels, slack)]
+    found = decide(bounds, known, levels, slack, shape=SHAPE, measured_only=measured_only)
+    return [np.asarray(kappa) for kappa in found]
 
 
 @pytest.mark.parametrize("measured_only", [True, False], ids=["measured", "any"])
@@ -172,7 +175,7 @@ def test_a_measured_violation_wins_over_a_feasible_level_above():
     lower = np.array([[0.0, -1.0], [0.0, 0.1], [0.0, -2.0]])
     levels = Levels(np.ones(3, bool), np.ones((3, 1), bool), np.array([1.0, 2.0, 4.0]))
     known = Known(lower, np.ones((3, 2), bool), np.ones(3, bool), np.zeros(3, bool))
-    found = capacity_intervals(Bounds(lower, lower), known, levels, np.full(1, 0.5), (1, 1, 3))
+    found = decide(Bounds(lower, lower), known, levels, np.full(1, 0.5), shape=(1, 1, 3))
     np.testing.assert_allclose(found, np.ones((2, 1, 1)))
 
 
@@ -183,7 +186,7 @@ def test_a_feasible_level_eases_the_one_below_it_up_to_the_slack():
     known = Known(np.where(exact, centre, 0), exact, exact[:, 0], np.zeros(2, bool))
     bounds = bound(centre, np.full((2, 2), 1.0), known)
     for slack, counted in ((0.25, 2.0), (0.35, 0.0)):
-        lower, _ = capacity_intervals(bounds, known, levels, np.full(1, slack), (1, 1, 2))
+        lower, _ = decide(bounds, known, levels, np.full(1, slack), shape=(1, 1, 2))
         assert lower == counted
 
 
@@ -205,12 +208,23 @@ def test_bounds_are_symmetric_but_of_no_width_where_a_value_is_known():
     np.testing.assert_array_equal(upper, [[0.7, 7.0], [7.0, 7.0]])
 
 
+def test_a_model_that_broke_down_bounds_nothing():
+    exact = np.array([[True, True], [False, False], [False, False]])
+    value = np.where(exact, [0.2, -0.5], 0.0)
+    known = Known(value, exact, np.ones(3, bool), np.zeros(3, bool))
+    levels = Levels(np.ones(3, bool), np.ones((3, 1), bool), np.ones(3))
+    mean, width = np.full((3, 2), -1.0), np.full((3, 2), 0.1)
+    mean[1], width[2] = np.nan, np.nan
+    bounds = bound(mean, width, known)
+    lower, upper = decide(bounds, known, levels, np.full(1, 0.5), shape=(1, 1, 3))
+    assert float(lower.item()) == pytest.approx(np.exp(0.2))
+    assert np.exp(20) < float(upper.item()) < np.inf
+
+
 def test_single_precision_stays_single():
     bounds, known, levels, slack = random_columns(9)
     with jax.enable_x64(False):
-        found = capacity_intervals(
-            Bounds(*(np.float32(b) for b in bounds)), known, levels, slack, SHAPE
-        )
+        found = decide(Bounds(*(np.float32(b) for b in bounds)), known, levels, slack, shape=SHAPE)
     assert {kappa.dtype for kappa in found} == {np.dtype("float32")}
     for rough, precise in zip(found, capacities(bounds, known, levels, slack), strict=True):
         np.testing.assert_allclose(rough, precise, rtol=1e-5)
