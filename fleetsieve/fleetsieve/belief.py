@@ -95,6 +95,8 @@ class Belief:
 
     def learn(self, observed: Observations) -> Hypothesis:
         """Hyperparameters from the observations alone: the same data, the same answer."""
+        if not self.problem.n_cells:
+            return Hypothesis({}, np.ones_like(observed.value))
         with jax.enable_x64(True):
             data = self._data(observed)
             theta, _ = fit(self._starts(_STARTS if observed.n_measured <= _FEW else 1), data)
@@ -105,6 +107,9 @@ class Belief:
     def assess(self, observed: Observations, hypothesis: Hypothesis) -> Assessment:
         """Bounds of capacity and value."""
         q = quantile(self.confidence, self.uncertain(observed))
+        if not self.problem.n_cells:
+            nothing, none = np.zeros_like(observed.value), np.zeros(self.problem.exists.shape[:2])
+            return Assessment(nothing, nothing, none, none, 0.0, 0.0, q)
         with jax.enable_x64(True):
             seen = view(
                 hypothesis.hyper,
@@ -153,6 +158,8 @@ class Belief:
         self, observed: Observations, hypothesis: Hypothesis, count: int, seed: int
     ) -> Float[np.ndarray, "S N P"]:
         """Joint posterior draws of all outputs, inflated as the bounds are."""
+        if not self.problem.n_cells:
+            return np.zeros((count, *observed.value.shape))
         with jax.enable_x64(True):
             posterior = condition(constrain(hypothesis.hyper), self._data(observed), self._cells)
             mean, covariance = np.asarray(posterior.mean), np.asarray(posterior.covariance)
@@ -235,7 +242,7 @@ def _most(problem: Problem) -> int:
 
 def _per_cell(problem: Problem, values: Float[np.ndarray, "W M"]) -> Float[np.ndarray, "N M"]:
     spread = np.broadcast_to(values[:, None, None, :], (*problem.exists.shape, values.shape[1]))
-    return spread.reshape(-1, values.shape[1])
+    return spread.reshape(problem.exists.size, values.shape[1])
 
 
 def _places(problem: Problem) -> tuple[np.ndarray, ...]:

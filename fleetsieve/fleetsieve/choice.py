@@ -12,12 +12,9 @@ def check(problem: Problem) -> None:
     """Refuse a problem that has no allocation at all.
 
     Raises:
-        InputError: no config fits, or the fewest replicas need more GPUs than there are.
+        InputError: the fewest replicas need more GPUs than there are.
     """
-    if not problem.configs:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in problem.unusable.items())
-        raise InputError(f"no config fits ({reasons}); give more GPUs or smaller replicas")
-    replicas, size = int(problem.min_replicas.sum()), int(problem.sizes.min())
+    replicas, size = int(problem.min_replicas.sum()), int(problem.sizes.min(initial=problem.gpus))
     if replicas * size > problem.gpus:
         raise InputError(
             f"min_replicas ask for {replicas} replicas of at least {size} GPUs each, "
@@ -39,6 +36,8 @@ def best_allocation(
     Raises:
         InputError: the fewest replicas of all workloads need more GPUs than there are.
     """
+    if not problem.configs:
+        return Allocation(np.zeros(kappa.shape, int), 0, np.zeros(len(kappa)), 0.0)
     try:
         return allocate(
             kappa,

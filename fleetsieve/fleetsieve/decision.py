@@ -91,11 +91,14 @@ class Unmeasured:
 
 @dataclass(frozen=True)
 class Miss:
-    """How closely a workload that no config can serve missed; `value` is None if nothing ran."""
+    """How closely a workload that no config can serve missed.
+
+    `config` and `load` are None where no config fits, the rest where no cell kept up with its load.
+    """
 
     workload: str
-    config: str
-    load: float
+    config: str | None
+    load: float | None
     metric: str | None
     value: float | None
     limit: float | None

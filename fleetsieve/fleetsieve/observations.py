@@ -36,8 +36,8 @@ class Observations:
     def of(cls, problem: Problem, truth: Truth) -> "Observations":
         """The observations in `truth`, outcomes of some cells of `problem`."""
         outputs = len(problem.outputs)
-        raw = truth.values.reshape(-1, outputs)
-        se = np.nan_to_num(truth.se.reshape(-1, outputs), posinf=np.inf)
+        raw = truth.values.reshape(problem.exists.size, outputs)
+        se = np.nan_to_num(truth.se.reshape(raw.shape), posinf=np.inf)
         seen = ~np.isnan(raw) & np.isfinite(se)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.log(raw) - np.log(units(problem))
@@ -90,7 +90,7 @@ def units(problem: Problem) -> Float[np.ndarray, "N P"]:
     per_workload = np.broadcast_to(
         problem.reference[:, None, None, :], (*problem.exists.shape, len(problem.outputs) - 1)
     )
-    return np.concatenate([scale, per_workload.reshape(len(scale), -1)], axis=1)
+    return np.concatenate([scale, per_workload.reshape(len(scale), len(problem.outputs) - 1)], axis=1)
 
 
 def throughput_scale(problem: Problem) -> Float[np.ndarray, " N"]:

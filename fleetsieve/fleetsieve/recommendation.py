@@ -78,7 +78,7 @@ def feasible_prefix(
 ) -> Float[np.ndarray, "S W C"]:
     """κ of METHOD 1 for log outputs `value` relative to `observations.units`."""
     limited = np.isfinite(problem.limit)[:, None, None, :]
-    columns = value.reshape(-1, *problem.exists.shape, value.shape[-1])
+    columns = value.reshape(len(value), *problem.exists.shape, value.shape[-1])
     holds = ((columns[..., 1:] <= 0) | ~limited).all(axis=-1)
     holds &= problem.exists & ~broken.reshape(problem.exists.shape)
     reached = np.logical_and.accumulate(holds, axis=-1)
@@ -258,6 +258,8 @@ def _miss(search: Search, w: int) -> Miss:
             best = (float(ratio[worst]), miss)
     if best is not None:
         return best[1]
+    if not problem.configs:
+        return Miss(problem.workloads[w], None, None, None, None, None)
     told = truth.status[w] != ABSENT
     c, level = np.argwhere(told if told.any() else problem.exists[w])[0]
     load = float(problem.load[w, c, level])

@@ -39,7 +39,8 @@ class ReplayDisplay:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._bars.stop()
+        if self._out.is_terminal:
+            self._bars.stop()
 
     def __call__(self, policy: str, done: int, total: int) -> None:
         """Show that `done` of the policy's `total` runs are finished."""

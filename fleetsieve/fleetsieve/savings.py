@@ -18,9 +18,8 @@ class Saving:
 
 
 def saving(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> Saving:
-    """Saving of costs `a` over costs `b`, order by order; an order that cost nothing saves 0."""
-    free = (a == 0) & (b == 0)
-    each = np.where(free, 0.0, 1 - a / np.where(b > 0, b, 1e-9))
+    """Saving of costs `a` over costs `b`, order by order; 0 where `b` cost nothing."""
+    each = np.where(b > 0, 1 - a / np.where(b > 0, b, 1.0), 0.0)
     picks = np.random.default_rng(0).integers(0, len(a), (_RESAMPLES, len(a)))
     low, high = np.percentile(each[picks].mean(axis=1), [2.5, 97.5])
     whole = 1 - a.mean() / b.mean() if b.mean() > 0 else 0.0

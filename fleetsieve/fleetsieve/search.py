@@ -66,12 +66,17 @@ class Search:
         return self._fitted(_last_fit(len(self.order)))
 
     @cached_property
+    def fresh(self) -> Assessment:
+        """Bounds that rest on a fit to all observations, whatever the schedule."""
+        return self.belief.assess(self.observed, self._fitted(len(self.order)))
+
+    @cached_property
     def assessment(self) -> Assessment:
         """Bounds now. Whenever they would certify, they rest on a fit to all observations."""
+        if self._on_schedule:
+            return self.fresh
         found = self.belief.assess(self.observed, self.scheduled)
-        if found.gap <= self.tolerance and not self._fresh:
-            return self.belief.assess(self.observed, self._fitted(len(self.order)))
-        return found
+        return self.fresh if found.gap <= self.tolerance else found
 
     @property
     def certified(self) -> bool:
@@ -113,7 +118,7 @@ class Search:
         return Pick(index, float(choice.gap_reduction[index]), float(score[index]))
 
     @property
-    def _fresh(self) -> bool:
+    def _on_schedule(self) -> bool:
         return _last_fit(len(self.order)) == len(self.order)
 
     @property

@@ -27,7 +27,7 @@ def sweep(inputs: Inputs, budgets: Sequence[int], events: Sequence[Event], seed:
     """
     widest = inputs.of(changed(inputs.fleet, gpus=max(budgets)))
     sieve = Sieve(widest.fleet, grid=widest.grid, seed=seed, events=events)
-    seen = sieve.search.assessment
+    seen = sieve.search.fresh
     tolerance = inputs.fleet.decision.tolerance
     points = [
         _point(replace(widest.problem, gpus=gpus), seen.kappa_lower, seen.kappa_upper, tolerance)

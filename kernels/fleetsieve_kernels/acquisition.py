@@ -113,8 +113,8 @@ def expected_gains(
     """Expected reduction of the gap Γ and of the distance by each cell, over K fantasies each.
 
     The distance is sum_w [h_w(t; κ^L) - h_w(t; κ^U)] / G with h the fewest GPUs that give workload
-    w the fulfillment t, t being today's V^U. It moves with every workload, where Γ, a minimum over
-    workloads, often moves with none.
+    w the fulfillment t, t being 98 % of today's V^U. It moves with every workload, where Γ, a
+    minimum over workloads, often moves with none.
     """
     slack = white_slack(constrain(theta), q)
 
