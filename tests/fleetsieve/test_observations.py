@@ -47,9 +47,14 @@ def observe(problem, *outcomes, **of):
     return found, [np.ravel_multi_index(problem.index(c), problem.exists.shape) for c in cells]
 
 
+def soft(ratio):
+    """A latency's log ratio to its SLO, k asinh(x / k) with k = 0.5."""
+    return 0.5 * math.asinh(math.log(ratio) / 0.5)
+
+
 def test_values_are_logs_relative_to_the_rate_and_the_slo(problem):
     found, (at, unknown, _) = observe(problem, ok())
-    np.testing.assert_allclose(found.value[at], [math.log(0.9), math.log(0.5), math.log(0.5)])
+    np.testing.assert_allclose(found.value[at], [math.log(0.9), soft(0.5), soft(0.5)])
     assert found.exact[at].all()
     assert not found.seen[unknown].any()
     assert not found.value[unknown].any()
@@ -58,7 +63,7 @@ def test_values_are_logs_relative_to_the_rate_and_the_slo(problem):
 
 def test_under_concurrency_throughput_is_absolute(problem):
     found, (_, at) = observe(problem, None, ok(throughput=3.0, e2e=20.0), workload="b")
-    np.testing.assert_allclose(found.value[at, :2], [math.log(3.0), math.log(2.0)])
+    np.testing.assert_allclose(found.value[at, :2], [math.log(3.0), soft(2.0)])
     scale = throughput_scale(problem).reshape(problem.exists.shape)
     np.testing.assert_array_equal(scale[0, 0], [1, 2, 4])
     np.testing.assert_array_equal(scale[1], 1.0)
@@ -70,9 +75,10 @@ def test_units_of_a_metric_without_slo_are_the_others(problem):
     np.testing.assert_allclose(per_cell[1, :, :, 1:], np.broadcast_to([10.0, 1.0], (2, 3, 2)))
 
 
-def test_noise_is_the_relative_variance(problem):
+def test_noise_is_the_relative_variance_times_the_squared_slope(problem):
     found, (at, *_) = observe(problem, ok(se={"e2e_p99": 1.5, "throughput": 0.09}))
-    np.testing.assert_allclose(found.noise[at], [0.01, 0.01, 0])
+    slope = (soft(0.5 * 1.0001) - soft(0.5 / 1.0001)) / (2 * math.log(1.0001))
+    np.testing.assert_allclose(found.noise[at], [0.01, 0.01 * slope**2, 0], rtol=1e-5)
     np.testing.assert_array_equal(found.exact[at], [False, False, True])
 
 
