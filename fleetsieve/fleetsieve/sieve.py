@@ -272,6 +272,8 @@ def _check_offered(fleet: Fleet, stop: str | None) -> None:
         )
     if fleet.decision.inference == "nuts":
         raise InputError("inference 'nuts' is not offered yet; use 'map'")
+    if fleet.prior is not None:
+        raise InputError(f"{fleet.source}: prior {fleet.prior!r} is not used yet; remove the key")
 
 
 def tell_all(sieve: Sieve, grid: Grid) -> None:

@@ -1,12 +1,13 @@
 """Hyperparameters by maximum a posteriori, and their uncertainty by a Laplace term."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import optax
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from numpyro.infer.util import potential_energy
 
@@ -79,20 +80,43 @@ def inflation(
     factor compares the second moment about the mean at θ, over draws, with the variance at θ.
     `nodes` are standard normal, k values per draw, one for each hyperparameter.
     """
-    flat, unravel = ravel_pytree(theta)
-    gradient = jax.grad(lambda vector: objective(unravel(vector), data))
-    unit = jnp.eye(flat.shape[0], dtype=flat.dtype)
-    hessian = over(lambda direction: jax.jvp(gradient, (flat,), (direction,))[1], unit)
-    # No direction is less certain than its prior leaves it.
-    width = ravel_pytree(prior_scale(theta))[0]
-    values, vectors = jnp.linalg.eigh(hessian * width[:, None] * width[None, :])
-    root = width[:, None] * vectors / jnp.sqrt(jnp.maximum(values, 1))
+    # Complete observations separate into latents, so one product has a column of every block.
+    blocks = theta["amplitude"].shape[0] if isinstance(data, Table) else 1
+    centre, unpack = _packed(theta, blocks)
+    width, _ = _packed(prior_scale(theta), blocks)
+    gradient = jax.grad(lambda packed: objective(unpack(packed), data))
+    unit = jnp.eye(centre.shape[1], dtype=centre.dtype)
+    columns = over(
+        lambda e: jax.jvp(gradient, (centre,), (jnp.broadcast_to(e, centre.shape),))[1], unit
+    )
+    roots = over(_root, jnp.moveaxis(columns, 0, 2), width)
 
     def moments(node: Array) -> tuple[Array, Array]:
-        return marginals(constrain(unravel(flat + root @ node)), data, cells)
+        shifts = jnp.einsum("bij,bj->bi", roots, jnp.reshape(node, centre.shape))
+        return marginals(constrain(unpack(centre + shifts)), data, cells)
 
-    centre, variance = marginals(constrain(theta), data, cells)
+    mean, variance = marginals(constrain(theta), data, cells)
     means, variances = over(moments, nodes)
-    total = jnp.mean(variances + (means - centre) ** 2, axis=0)
+    total = jnp.mean(variances + (means - mean) ** 2, axis=0)
     floor = jitter(total.dtype)  # of a cell that is known, nothing is left to widen
     return jnp.sqrt(jnp.maximum((total + floor) / (variance + floor), 1))
+
+
+def _root(hessian: Float[Array, "d d"], width: Float[Array, " d"]) -> Float[Array, "d d"]:
+    """A root of H⁻¹ in which no direction is less certain than its prior leaves it."""
+    values, vectors = jnp.linalg.eigh(hessian * width[:, None] * width[None, :])
+    return width[:, None] * vectors / jnp.sqrt(jnp.maximum(values, 1))
+
+
+def _packed(theta: Hyper, blocks: int) -> tuple[Array, Callable[[Array], Hyper]]:
+    """Hyperparameters as one row per latent, or all in one row, and the way back."""
+    latents = theta["amplitude"].shape[0]
+    rows = {name: jnp.reshape(value, (latents, -1)) for name, value in theta.items()}
+    ends = np.cumsum([row.shape[1] for row in rows.values()])[:-1]
+
+    def unpack(packed: Array) -> Hyper:
+        parts = jnp.split(jnp.reshape(packed, (latents, -1)), ends, axis=1)
+        named = zip(theta.items(), parts, strict=True)
+        return {name: jnp.reshape(part, value.shape) for (name, value), part in named}
+
+    return jnp.reshape(jnp.concatenate(list(rows.values()), axis=1), (blocks, -1)), unpack

@@ -19,8 +19,8 @@ from fleetsieve_kernels.posterior import Rows, Table
 
 # Location and standard deviation of every hyperparameter's normal prior, unconstrained.
 PRIORS = {
-    "amplitude": (np.log(0.3), 0.7),
-    "lengthscale": (np.log(3.0), 0.5),
+    "amplitude": (np.log(0.4), 0.5),
+    "lengthscale": (np.log(2.0), 0.5),
     "mismatch": (np.log(0.5), 0.7),
     "coupling": (0.0, 1.2),
     "white": (np.log(0.02), 1.0),

@@ -187,7 +187,8 @@ def brute_force_inflation(reference, theta, cells, observed, nodes):
 
 
 @pytest.mark.parametrize(
-    ("latents", "route", "bent"), [(1, "table", False), (1, "table", True), (2, "rows", False)]
+    ("latents", "route", "bent"),
+    [(1, "table", False), (1, "table", True), (2, "table", False), (2, "rows", False)],
 )
 def test_inflation_follows_its_definition(reference, latents, route, bent):
     theta, cells, data, observed = draw(reference, latents, 1, 0, route)
