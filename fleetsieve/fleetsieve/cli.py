@@ -76,6 +76,9 @@ SeedOption = Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Sett
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, by default that of `sys.argv`, and return its exit code."""
     command = typer.main.get_command(app)
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by whoever called: nobody reads it
+            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115 - open to the end
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal without a character that a name or a table has shows its code instead.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -211,6 +214,8 @@ def decide(
     json_text.check_writable(json)
     if grid is None and study is None:
         raise InputError("nothing to decide from; give --grid GRID or --study DB")
+    if study is not None and not study.is_file():
+        raise InputError(f"study {study} does not exist; name one that run has written")
     if sweep is not None and gpus is not None:
         raise InputError("--gpus and --sweep both say how many GPUs; give one of them")
     gpu_range = budgets(sweep) if sweep is not None else None

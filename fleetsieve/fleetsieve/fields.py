@@ -14,6 +14,8 @@ _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 # Fits every integer array and database column that it may end in.
 _MAX_INTEGER = 10**9
+# Numbers outside are slips, and their sums and ratios would leave what floats can hold.
+_SMALLEST, _LARGEST = 1e-15, 1e15
 
 
 class Table(BaseModel):
@@ -27,8 +29,8 @@ def _number(value: Any) -> float:
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("a plain number is needed")
-    if (isinstance(value, int) and abs(value) > 10**300) or not math.isfinite(value):
-        raise ValueError("a finite number is needed")
+    if value != 0 and not _SMALLEST <= abs(value) <= _LARGEST:
+        raise ValueError(f"a finite number is needed, 0 or from {_SMALLEST:g} to {_LARGEST:g}")
     return float(value)
 
 

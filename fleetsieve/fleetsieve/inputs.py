@@ -13,6 +13,7 @@ from fleetsieve.fleet import Fleet
 from fleetsieve.fleet_grid import check_against
 from fleetsieve.grid import Grid
 from fleetsieve.journal import passed_over
+from fleetsieve.offered import check_offered
 from fleetsieve.problem import Problem
 from fleetsieve.what_if import changed
 
@@ -47,8 +48,9 @@ class Inputs:
         """These inputs, once fleet and grid are known to fit each other.
 
         Raises:
-            InputError: they do not.
+            InputError: they do not, or the fleet asks for what is not offered.
         """
+        check_offered(self.fleet)
         _ = self.problem
         return self
 

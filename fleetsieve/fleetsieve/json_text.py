@@ -11,6 +11,7 @@ from typing import Any
 from fleetsieve.errors import InputError
 
 STDOUT = "-"
+_SHOWN = 60
 
 
 def check_writable(out: str | None) -> None:
@@ -21,7 +22,7 @@ def check_writable(out: str | None) -> None:
     """
     if out is None or out == STDOUT:
         return
-    path = Path(out)
+    path = _named(out)
     if path.is_dir():
         raise InputError(f"--json is {out!r}, a directory; name a file in it")
     folder = path.absolute().parent
@@ -29,6 +30,18 @@ def check_writable(out: str | None) -> None:
         raise InputError(f"--json is {out!r}, whose folder does not exist; create it first")
     if not path.exists() and not os.access(folder, os.W_OK):
         raise InputError(f"--json is {out!r}, whose folder cannot be written; name another")
+
+
+def _named(out: str) -> Path:
+    """The file that `out` names."""
+    try:
+        Path(out).lstat()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError):
+        shown = out if len(out) <= _SHOWN else f"{out[:_SHOWN]}.."
+        raise InputError(f"--json is {shown!r}, which can be no file; name another") from None
+    return Path(out)
 
 
 def write(data: Any, out: str) -> None:

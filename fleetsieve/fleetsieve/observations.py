@@ -90,7 +90,8 @@ def units(problem: Problem) -> Float[np.ndarray, "N P"]:
     per_workload = np.broadcast_to(
         problem.reference[:, None, None, :], (*problem.exists.shape, len(problem.outputs) - 1)
     )
-    return np.concatenate([scale, per_workload.reshape(len(scale), len(problem.outputs) - 1)], axis=1)
+    references = per_workload.reshape(problem.exists.size, len(problem.outputs) - 1)
+    return np.concatenate([scale, references], axis=1)
 
 
 def throughput_scale(problem: Problem) -> Float[np.ndarray, " N"]:

@@ -112,7 +112,7 @@ class Search:
         choice = policy(
             Situation(self.belief, self.observed, self.newest, assessment, pending, free, shuffle)
         )
-        score = np.where(free, choice.score, -np.inf)
+        score = np.where(free, np.nan_to_num(choice.score), -np.inf)
         best = np.flatnonzero(score >= score.max() - 1e-9 * abs(score.max()))
         index = int(best[np.argmax(shuffle[best])])
         return Pick(index, float(choice.gap_reduction[index]), float(score[index]))

@@ -13,12 +13,14 @@ from fleetsieve.errors import InputError
 from fleetsieve.events import Abandoned, Asked, Event, Told
 from fleetsieve.fleet import Fleet
 from fleetsieve.grid import Grid
+from fleetsieve.offered import check_offered
+from fleetsieve.plausible import check_plausible
 from fleetsieve.policies import sieve
 from fleetsieve.problem import Problem
 from fleetsieve.proposal import Proposal
 from fleetsieve.recommendation import recommend, within_noise
 from fleetsieve.search import Pick, Search
-from fleetsieve_measure import Measured, Outcome
+from fleetsieve_measure import Outcome
 
 
 class Sieve:
@@ -50,12 +52,14 @@ class Sieve:
             InputError: the grid cannot answer for the fleet, no allocation fits, or the fleet asks
                 for what is not offered.
         """
-        _check_offered(fleet, stop)
+        check_offered(fleet, stop)
         self.fleet, self.seed = fleet, seed
         self.problem = Problem.build(fleet, grid)
         check(self.problem)
         self.tolerance = fleet.decision.tolerance
         self.budget = fleet.decision.budget_gpu_seconds if budget is None else budget
+        if self.budget is not None and not self.budget >= 0:
+            raise InputError(f"budget is {self.budget}; give GPU-seconds of at least 0")
         belief = Belief(
             self.problem,
             confidence=fleet.decision.confidence,
@@ -147,7 +151,7 @@ class Sieve:
 
         Raises:
             InputError: the ticket is not pending, the cell is not one of this problem or was told
-                before, or the outcome lacks a throughput.
+                before, or the outcome is none that a benchmark gives.
         """
         event = self._told(ticket_or_cell, outcome)
         self._check_new(event)
@@ -214,13 +218,7 @@ class Sieve:
             raise InputError(f"{event.cell} is no cell of this fleet; tell one that it has")
         if event.cell in self._outcomes:
             raise InputError(f"{event.cell} was told before; its outcome stands")
-        if isinstance(event.outcome, Measured):
-            throughput = event.outcome.values.get("throughput", float("nan"))
-            if not 0 <= throughput < float("inf"):
-                raise InputError(
-                    f"{event.cell} was told with throughput {throughput}; give completed "
-                    "requests/s, or a failure"
-                )
+        check_plausible(event.cell, event.outcome)
 
     def _apply(self, event: Event) -> None:
         if isinstance(event, Asked):
@@ -262,18 +260,6 @@ class Sieve:
 
     def _exhausted(self) -> str:
         return "within_noise" if within_noise(self.search) else "exhausted"
-
-
-def _check_offered(fleet: Fleet, stop: str | None) -> None:
-    if (stop or fleet.decision.stop) == "regret":
-        raise InputError(
-            "stop 'regret' is not offered: its certificates have not reached the stated "
-            "confidence; use 'gap'"
-        )
-    if fleet.decision.inference == "nuts":
-        raise InputError("inference 'nuts' is not offered yet; use 'map'")
-    if fleet.prior is not None:
-        raise InputError(f"{fleet.source}: prior {fleet.prior!r} is not used yet; remove the key")
 
 
 def tell_all(sieve: Sieve, grid: Grid) -> None:

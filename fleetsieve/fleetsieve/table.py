@@ -12,6 +12,8 @@ from typing import Any
 from fleetsieve.errors import InputError
 
 _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+# Numbers outside are slips, and their sums and ratios would leave what floats can hold.
+_SMALLEST, _LARGEST = 1e-15, 1e15
 _INFINITE = re.compile(r"\+?inf(inity)?", re.IGNORECASE)
 _TRUTH = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
 
@@ -57,6 +59,8 @@ class Record:
         number = float(text)
         if number != number or number < at_least or (math.isinf(number) and not infinite):
             raise self.error(column, accepted)
+        if number != 0 and math.isfinite(number) and not _SMALLEST <= abs(number) <= _LARGEST:
+            raise self.error(column, f"give 0, or a number from {_SMALLEST:g} to {_LARGEST:g}")
         return number
 
     def whole(self, column: str, *, at_least: int = 0) -> int | None:

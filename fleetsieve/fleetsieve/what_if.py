@@ -10,7 +10,7 @@ from fleetsieve.errors import InputError
 from fleetsieve.fleet import Fleet
 from fleetsieve.metric import ACCEPTED, is_metric
 
-_SWEEP = re.compile(r"gpus=(\d{1,6})\.\.(\d{1,6})")
+_SWEEP = re.compile(r"gpus=([0-9]{1,6})\.\.([0-9]{1,6})")
 _MOST_BUDGETS = 1000
 
 

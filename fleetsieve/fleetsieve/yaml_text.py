@@ -23,6 +23,8 @@ def read_text(path: Path) -> str:
     try:
         if path.is_dir():
             raise InputError(f"{path} is a directory; name a file in it")
+        if path.exists() and not path.is_file():  # a device or a pipe may never end
+            raise InputError(f"{path} is no ordinary file; name one")
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise InputError(f"{path} has {size} bytes; at most {MAX_BYTES} are read")
