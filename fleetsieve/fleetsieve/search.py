@@ -13,7 +13,7 @@ from fleetsieve.policies import Policy, Situation
 from fleetsieve.problem import ABSENT, Truth
 
 # Up to this many cells hyperparameters are fitted at each one, later when they grew by a share.
-_EACH, _GROWTH = 16, 1.15
+_EACH, _GROWTH = 16, 1.2
 
 
 @dataclass(frozen=True)

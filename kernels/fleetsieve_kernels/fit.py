@@ -49,7 +49,7 @@ def objective(theta: Hyper, data: Table | Rows) -> Float[Array, ""]:
 
 
 @partial(jax.jit, static_argnames="steps")
-def fit(starts: Hyper, data: Table | Rows, steps: int = 60) -> tuple[Hyper, Float[Array, " s"]]:
+def fit(starts: Hyper, data: Table | Rows, steps: int = 40) -> tuple[Hyper, Float[Array, " s"]]:
     """Best unconstrained hyperparameters of several starts, and every start's objective.
 
     `starts` has a leading axis over starts. A start that diverges counts as infinitely bad.
