@@ -161,7 +161,7 @@ def _closest_miss(miss: Mapping[str, Any], units: Units) -> str:
         return printable(f"Infeasible: no config can serve {miss['workload']}.")
     name, where = miss["workload"], _where(miss, units)
     if miss["value"] is None:
-        return printable(f"Infeasible: no config serves {name}; {where} kept up with nothing.")
+        return printable(f"Infeasible: no config serves {name}; {where} never kept up.")
     return printable(
         f"Infeasible: no config serves {name}; closest is {where}, with {miss['metric']} "
         f"{number(miss['value'])} s over the limit of {number(miss['limit'])} s."

@@ -27,13 +27,17 @@ def forward(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[A
     return solve_triangular(factor, right, lower=True)
 
 
-def small_cholesky(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """Lower Cholesky factor of a matrix of a few rows, written out column by column."""
-    size = matrix.shape[-1]
+def small_cholesky(matrix: Float[Array, "p p"], least: float = 0.0) -> Float[Array, "p p"]:
+    """Lower Cholesky factor of a matrix of a few rows, written out column by column.
+
+    Pivots are raised to `least`: rounding may leave less, or a negative one, where nothing is open.
+    """
+    rows = jnp.arange(matrix.shape[-1])
     factor = jnp.zeros_like(matrix)
-    for k in range(size):
+    for k in range(matrix.shape[-1]):
         column = matrix[:, k] - factor @ factor[k]
-        column = jnp.where(jnp.arange(size) >= k, column / jnp.sqrt(column[k]), 0)
+        root = jnp.sqrt(jnp.maximum(column[k], least))
+        column = jnp.where(rows == k, root, jnp.where(rows > k, column / root, 0))
         factor = factor.at[:, k].set(column)
     return factor
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fleetsieve_kernels.covariance import Cells, covariances, variances
+from fleetsieve_kernels.covariance import Cells, covariances, jitter, variances
 from fleetsieve_kernels.dense import forward, over, small_cholesky, small_forward
 from fleetsieve_kernels.hyper import Hyper, mixing_matrix
 
@@ -121,9 +121,8 @@ def _gain(posterior: Posterior, index: Array, noise: Array) -> tuple[Array, Arra
     """C L⁻ᵀ and L, L L' the predictive covariance of a cell's outputs."""
     cross = posterior.covariance[:, :, index, :]
     own = cross[index] + jnp.diag(noise)
-    # A relative floor keeps the factor of a cell that is already known finite.
-    floor = jnp.finfo(own.dtype).eps * (jnp.max(jnp.diagonal(own)) + 1)
-    factor = small_cholesky(own + floor * jnp.eye(own.shape[0], dtype=own.dtype))
+    # An unknown cell keeps at least its own jitter; less is rounding, at a cell that is known.
+    factor = small_cholesky(own, jitter(own.dtype))
     flat = jnp.reshape(cross, (-1, cross.shape[-1]))
     return jnp.reshape(small_forward(factor, flat.T).T, cross.shape), factor
 

@@ -183,10 +183,10 @@ def test_everything_a_reader_should_know_is_one_sentence_each():
     assert "Note: g.csv: not used are workloads old" in text
 
 
-def test_a_workload_that_never_ran_is_said_to_have_never_run():
+def test_a_workload_of_which_no_cell_kept_up_is_said_to_have_none():
     miss = {**DECISION["infeasible"][0], "value": None}
     text = flat(shown(changed(infeasible=[miss])))
-    assert "no config serves code; code on tp8 at 0.5 req/s never ran." in text
+    assert "no config serves code; code on tp8 at 0.5 req/s never kept up." in text
 
 
 def test_what_is_absent_is_not_mentioned():

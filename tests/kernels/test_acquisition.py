@@ -115,7 +115,8 @@ class Decision:
     def brute_force_gains(self):
         kappas = self.capacities(self.refit(), self.known)
         lower, target = self.values(kappas)
-        gap, distance = target - lower, self.distance(kappas, target)
+        gap, target = target - lower, 0.98 * target  # the distance is taken a little below V^U
+        distance = self.distance(kappas, target)
         mean, covariance = self.refit()
         found = np.zeros((2, CELLS))
         for index in sorted(set(range(CELLS)) - {ABSENT, FAILED, *MEASURED}):
