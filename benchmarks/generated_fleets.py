@@ -17,7 +17,7 @@ from fleetsieve.belief import Belief, use_compilation_cache
 from fleetsieve.oracle import Oracle
 from fleetsieve.problem import FAILED, MEASURED, Problem, Truth
 from fleetsieve.replay import NAMES
-from fleetsieve.replay_run import Case, run
+from fleetsieve.replay_run import Case, Replayer
 
 W, DEGREES, L, GPUS = 4, np.array([1, 2, 4, 8]), 6, 16
 C = len(DEGREES)
@@ -154,7 +154,7 @@ def main() -> None:
             continue
         whole = float(case.problem.gpu_seconds.sum())
         for name in policies:
-            done = run(case, name, 0, seed)
+            done = Replayer(case).run(name, 0, seed)
             found[name].append(((done.gpu_seconds_to_certificate or whole) / whole, done))
             print(f"fleet {seed} {name}: {found[name][-1][0]:.3f} of the grid, valid {done.valid}")
     for name, rows in found.items():

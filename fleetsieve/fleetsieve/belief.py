@@ -86,7 +86,10 @@ class Belief:
 
     @property
     def _cells(self) -> Cells:
-        return Cells(*(jnp.asarray(array) for array in self._places))
+        return self._at(np.arange(len(self.exists)))
+
+    def _at(self, index: Int[np.ndarray, " n"]) -> Cells:
+        return Cells(*(jnp.asarray(array[index]) for array in self._places))
 
     @property
     def outputs(self) -> int:
@@ -193,13 +196,13 @@ class Belief:
     def _table(self, observed: Observations, rows: Int[np.ndarray, " n"]) -> Table:
         index, mask = _padded(rows)
         values = np.where(mask[:, None], observed.value[index], 0.0)
-        return Table(self._cells.take(jnp.asarray(index)), jnp.asarray(values), jnp.asarray(mask))
+        return Table(self._at(index), jnp.asarray(values), jnp.asarray(mask))
 
     def _rows(self, observed: Observations, pairs: Int[np.ndarray, "m 2"]) -> Rows:
         order, mask = _padded(np.arange(len(pairs)))
         cell, output = pairs[order].T if len(pairs) else np.zeros((2, len(order)), int)
         return Rows(
-            self._cells.take(jnp.asarray(cell)),
+            self._at(cell),
             jnp.asarray(output),
             jnp.asarray(np.where(mask, observed.value[cell, output], 0.0)),
             jnp.asarray(observed.noise[cell, output]),

@@ -1,7 +1,7 @@
 """Policies: which cell to measure next, given what is known.
 
-A policy maps a `Situation` to a score per cell, higher is better; ties are broken by the order's
-seed. All share the model and the stop rule of `Search`.
+A policy maps a `Situation` to a score per cell, higher is better; the caller breaks ties at random.
+All share the model and the stop rule of `Search`.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class Situation:
-    """What a policy may look at; `free` are the cells it may choose, `shuffle` is the order's."""
+    """What a policy may look at; `free` are the cells it may choose."""
 
     belief: Belief
     observed: Observations
@@ -29,7 +29,6 @@ class Situation:
     assessment: Assessment
     pending: tuple[int, ...]
     free: Bool[np.ndarray, " N"]
-    shuffle: Float[np.ndarray, " N"]
 
     @property
     def cost(self) -> Float[np.ndarray, " N"]:
@@ -63,8 +62,8 @@ def sieve(situation: Situation) -> Choice:
 
 
 def random(situation: Situation) -> Choice:
-    """Uniform over the free cells."""
-    return _plain(situation.shuffle)
+    """Uniform over the free cells: all tie."""
+    return _plain(np.zeros(situation.free.size))
 
 
 def uncertainty(situation: Situation) -> Choice:

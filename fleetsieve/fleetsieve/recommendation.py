@@ -90,7 +90,7 @@ def feasible_prefix(
 def _capacity_draws(search: Search) -> Float[np.ndarray, "S W C"]:
     """Capacities under joint posterior draws, within their bounds."""
     belief, found = search.belief, search.assessment
-    drawn = belief.draws(search.observed, search.newest, _DRAWS, _SEED)
+    drawn = belief.draws(search.observed, search.hypothesis, _DRAWS, _SEED)
     kappas = feasible_prefix(belief.problem, drawn, search.observed.broken)
     return np.clip(kappas, found.kappa_lower, np.maximum(found.kappa_upper, found.kappa_lower))
 

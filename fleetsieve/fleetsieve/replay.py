@@ -20,13 +20,13 @@ from fleetsieve.grid import Grid
 from fleetsieve.oracle import Oracle
 from fleetsieve.policies import POLICIES
 from fleetsieve.problem import Problem
-from fleetsieve.replay_run import Case, Run, named, run
+from fleetsieve.replay_run import Case, Replayer, Run, named
 from fleetsieve.savings import Saving, saving
 
 SCHEMA = "fleetsieve.replay/1"
 NAMES = (*POLICIES, *PLANS)
 
-_case: Case | None = None
+_replayer: Replayer | None = None
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,9 @@ def _results(
     workers = min(workers, len(jobs))
     try:
         if workers == 1:
+            replayer = Replayer(case)
             for name, order, seed in jobs:
-                yield name, run(case, name, order, seed)
+                yield name, replayer.run(name, order, seed)
             return
         with _pool(case, workers) as pool:
             futures: dict[Future, str] = {pool.submit(_work, *job): job[0] for job in jobs}
@@ -161,15 +162,15 @@ def _pool(case: Case, workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _prepare(case: Case) -> None:
-    global _case
+    global _replayer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     use_compilation_cache()
-    _case = case
+    _replayer = Replayer(case)
 
 
 def _work(policy: str, order: int, seed: int) -> Run:
-    assert _case is not None  # set by the pool's initializer
-    return run(_case, policy, order, seed)
+    assert _replayer is not None  # set by the pool's initializer
+    return _replayer.run(policy, order, seed)
 
 
 def _cpus() -> int:

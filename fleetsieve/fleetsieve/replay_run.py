@@ -1,6 +1,8 @@
 """One policy on one order of a replayed grid."""
 
+from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,13 @@ from fleetsieve.belief import Belief
 from fleetsieve.choice import best_allocation, servable
 from fleetsieve.columns import PLANS
 from fleetsieve.oracle import Oracle
-from fleetsieve.policies import POLICIES
+from fleetsieve.policies import POLICIES, Choice
 from fleetsieve.problem import Problem, Truth
 from fleetsieve.recommendation import kappa_level
-from fleetsieve.search import Search
+from fleetsieve.search import Search, best
+
+# Steps that other orders may pass through again: this many bytes, some 100 per cell and output.
+_MEMORY, _STEP = 2**27, 100
 
 
 @dataclass(frozen=True)
@@ -97,30 +102,67 @@ def named(problem: Problem, replicas: Int[np.ndarray, "W C"]) -> list[dict[str, 
     ]
 
 
-def run(case: Case, policy: str, order: int, seed: int) -> Run:
-    """Replay `policy`; `order` and `seed` decide its draws and tie-breaks."""
-    rng = np.random.default_rng([seed, order])
-    if policy in PLANS:
-        return _without_model(case, policy, order, rng)
-    return _with_model(case, policy, order, rng)
+@dataclass(frozen=True)
+class _Step:
+    """Where a policy stands once some cells were measured; the order has no part in it."""
 
+    search: Search
+    policy: str
 
-def _with_model(case: Case, policy: str, order: int, rng: np.random.Generator) -> Run:
-    problem, ledger = case.problem, _Ledger(case)
-    shuffle = rng.random(problem.exists.size)
-    search = Search.start(case.belief, case.tolerance)
-    while True:
-        found = search.assessment
+    @cached_property
+    def replicas(self) -> Int[np.ndarray, "W C"]:
+        problem, found = self.search.belief.problem, self.search.assessment
         active = servable(problem, found.kappa_upper)
-        replicas = best_allocation(problem, found.kappa_lower, active).replicas
-        ledger.recommend(replicas)
-        stopped = search.certified or search.infeasible
-        pick = None if stopped else search.pick(POLICIES[policy], shuffle)
-        if pick is None:
-            level = kappa_level(search)
-            return ledger.close(order, search.certified, replicas, level)
-        ledger.pay(np.unravel_index(pick.index, problem.exists.shape))
-        search = search.after(pick.index, case.truth)
+        return best_allocation(problem, found.kappa_lower, active).replicas
+
+    @cached_property
+    def choice(self) -> Choice | None:
+        """Scores of the cells that are free; None at the end."""
+        search = self.search
+        if search.certified or search.infeasible or not search.free.any():
+            return None
+        return search.weigh(POLICIES[self.policy], search.free)
+
+
+class Replayer:
+    """Runs policies on orders of one case, and remembers the steps that orders have in common."""
+
+    def __init__(self, case: Case) -> None:
+        """Nothing is computed before the first run."""
+        self._case = case
+        cells = case.problem.exists.size * len(case.problem.outputs)
+        self._most = max(1, _MEMORY // (_STEP * max(cells, 1)))
+        self._steps: OrderedDict[tuple[str, tuple[int, ...]], _Step] = OrderedDict()
+
+    def run(self, policy: str, order: int, seed: int) -> Run:
+        """Replay `policy`; `order` and `seed` decide its draws and tie-breaks."""
+        rng = np.random.default_rng([seed, order])
+        if policy in PLANS:
+            return _without_model(self._case, policy, order, rng)
+        return self._with_model(policy, order, rng)
+
+    def _with_model(self, policy: str, order: int, rng: np.random.Generator) -> Run:
+        case, ledger = self._case, _Ledger(self._case)
+        shuffle = rng.random(case.problem.exists.size)
+        step = self._kept(_Step(Search.start(case.belief, case.tolerance), policy))
+        while True:
+            ledger.recommend(step.replicas)
+            search = step.search
+            if step.choice is None:
+                level = kappa_level(search)
+                return ledger.close(order, search.certified, step.replicas, level)
+            pick = best(step.choice, search.free, shuffle)
+            ledger.pay(np.unravel_index(pick.index, case.problem.exists.shape))
+            step = self._kept(_Step(search.after(pick.index, case.truth), policy))
+
+    def _kept(self, step: _Step) -> _Step:
+        """The step that an earlier order computed, if it is still there."""
+        key = (step.policy, step.search.order)
+        known = self._steps.setdefault(key, step)
+        self._steps.move_to_end(key)
+        if len(self._steps) > self._most:
+            self._steps.popitem(last=False)
+        return known
 
 
 def _without_model(case: Case, policy: str, order: int, rng: np.random.Generator) -> Run:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 
 from fleetsieve.belief import Assessment, Belief, Hypothesis
 from fleetsieve.observations import Observations
-from fleetsieve.policies import Policy, Situation
+from fleetsieve.policies import Choice, Policy, Situation
 from fleetsieve.problem import ABSENT, Truth
 
 # Up to this many cells hyperparameters are fitted at each one, later when they grew by a share.
@@ -60,23 +60,20 @@ class Search:
         """All observations."""
         return Observations.of(self.belief.problem, self.truth)
 
-    @cached_property
-    def scheduled(self) -> Hypothesis:
-        """Hyperparameters fitted to the observations up to the last scheduled fit."""
-        return self._fitted(_last_fit(len(self.order)))
-
-    @cached_property
+    @property
     def fresh(self) -> Assessment:
         """Bounds that rest on a fit to all observations, whatever the schedule."""
-        return self.belief.assess(self.observed, self._fitted(len(self.order)))
+        return self._on_all[0]
 
-    @cached_property
+    @property
     def assessment(self) -> Assessment:
         """Bounds now. Whenever they would certify, they rest on a fit to all observations."""
-        if self._on_schedule:
-            return self.fresh
-        found = self.belief.assess(self.observed, self.scheduled)
-        return self.fresh if found.gap <= self.tolerance else found
+        return self._now[0]
+
+    @property
+    def hypothesis(self) -> Hypothesis:
+        """The fit that `assessment` rests on."""
+        return self._now[1]
 
     @property
     def certified(self) -> bool:
@@ -106,25 +103,29 @@ class Search:
         """The cell that `policy` chooses, ties by the largest `shuffle`; None when none is free."""
         free = self.free.copy() if allowed is None else self.free & allowed
         free[list(pending)] = False
-        if not free.any():
-            return None
-        assessment = self.assessment
-        choice = policy(
-            Situation(self.belief, self.observed, self.newest, assessment, pending, free, shuffle)
+        return best(self.weigh(policy, free, pending), free, shuffle) if free.any() else None
+
+    def weigh(
+        self, policy: Policy, free: Bool[np.ndarray, " N"], pending: tuple[int, ...] = ()
+    ) -> Choice:
+        """The scores that `policy` gives to the cells in `free`."""
+        return policy(
+            Situation(self.belief, self.observed, self.hypothesis, self.assessment, pending, free)
         )
-        score = np.where(free, np.nan_to_num(choice.score), -np.inf)
-        best = np.flatnonzero(score >= score.max() - 1e-9 * abs(score.max()))
-        index = int(best[np.argmax(shuffle[best])])
-        return Pick(index, float(choice.gap_reduction[index]), float(score[index]))
 
-    @property
-    def _on_schedule(self) -> bool:
-        return _last_fit(len(self.order)) == len(self.order)
+    @cached_property
+    def _on_all(self) -> tuple[Assessment, Hypothesis]:
+        fitted = self._fitted(len(self.order))
+        return self.belief.assess(self.observed, fitted), fitted
 
-    @property
-    def newest(self) -> Hypothesis:
-        """The fit behind `assessment`: the scheduled one, unless a certificate asked for a new."""
-        return self.fits.get(self.order, self.scheduled)
+    @cached_property
+    def _now(self) -> tuple[Assessment, Hypothesis]:
+        last = _last_fit(len(self.order))
+        if last == len(self.order):
+            return self._on_all
+        scheduled = self._fitted(last)
+        found = self.belief.assess(self.observed, scheduled)
+        return self._on_all if found.gap <= self.tolerance else (found, scheduled)
 
     def _fitted(self, count: int) -> Hypothesis:
         key = self.order[:count]
@@ -139,6 +140,14 @@ class Search:
         if count == len(self.order):
             return self.observed
         return Observations.of(self.belief.problem, _only(self.truth, self.order[:count]))
+
+
+def best(choice: Choice, free: Bool[np.ndarray, " N"], shuffle: Float[np.ndarray, " N"]) -> Pick:
+    """The free cell with the highest score, ties by the largest `shuffle`; one must be free."""
+    score = np.where(free, np.nan_to_num(choice.score), -np.inf)
+    tied = np.flatnonzero(score >= score.max() - 1e-9 * abs(score.max()))
+    index = int(tied[np.argmax(shuffle[tied])])
+    return Pick(index, float(choice.gap_reduction[index]), float(score[index]))
 
 
 def _last_fit(count: int) -> int:

@@ -31,10 +31,6 @@ class Cells(NamedTuple):
     features: Float[Array, "N D"]
     categories: Int[Array, "N E"]
 
-    def take(self, index: Int[Array, " n"]) -> "Cells":
-        """The cells at an index."""
-        return Cells(*(field[index] for field in self))
-
 
 def jitter(dtype: jnp.dtype) -> float:
     """Variance added to every cell's own part so that factorisations hold in `dtype`."""

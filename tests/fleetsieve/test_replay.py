@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from fleetsieve.belief import Belief
 from fleetsieve.columns import PLANS
 from fleetsieve.errors import InputError
 from fleetsieve.fleet import Fleet
@@ -16,7 +17,7 @@ from fleetsieve.oracle import Oracle
 from fleetsieve.policies import POLICIES
 from fleetsieve.problem import Problem
 from fleetsieve.replay import Replay, replay
-from fleetsieve.replay_run import Run
+from fleetsieve.replay_run import Case, Replayer, Run
 from fleetsieve.savings import saving
 
 FLEET = {
@@ -345,6 +346,17 @@ def test_policies_with_a_model_pay_for_what_they_measure_and_certify(grid_of):
     again = replay(Fleet.parse(FLEET), grid_of(rows), ["sieve", "random"], 2, workers=1)
     assert all(again.runs[policy] == found.runs[policy] for policy in again.runs)
     assert set(found.savings) == {f"sieve_vs_{p}" for p in POLICIES if p != "sieve"}
+
+
+@pytest.mark.parametrize("memory", [2**27, 0], ids=["all steps kept", "one step kept"])
+def test_steps_that_orders_share_change_no_run(grid_of, monkeypatch, memory):
+    problem = Problem.build(Fleet.parse(FLEET), grid := grid_of(rows_of(3)))
+    truth = problem.truth(grid)
+    case = Case(Belief(problem, confidence=0.95), truth, Oracle.of(problem, truth), 0.02)
+    monkeypatch.setattr("fleetsieve.replay_run._MEMORY", memory)
+    together = Replayer(case)
+    for policy, order in product(("cheapest", "sieve"), range(3)):
+        assert together.run(policy, order, 0) == Replayer(case).run(policy, order, 0)
 
 
 def test_a_demand_of_nothing_stops_every_model_at_once(grid_of):
