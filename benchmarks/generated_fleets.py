@@ -111,6 +111,7 @@ def case_of(seed: int) -> Case:
         exists=np.ones((W, C, L), bool),
         load=fleet.rates,
         gpu_seconds=np.broadcast_to(SECONDS * DEGREES[None, :, None], (W, C, L)).copy(),
+        launch=np.zeros(C),
         demand=demand,
         weight=np.ones(W),
         min_replicas=np.zeros(W, int),

@@ -158,10 +158,10 @@ def run(
     from fleetsieve.show import console
     from fleetsieve.study import Study
 
-    engine = engine_of(inputs)
     use_compilation_cache()
     path = study or fleet.with_name(f"{inputs.fleet.name}.study.db")
     with Study.open(path, inputs.fleet, seed) as file, Display(console("stderr")) as display:
+        engine = engine_of(inputs, file)
         found = run_study(inputs, file, engine=engine, parallel=parallel, on_progress=display)
     _show_decision(found.to_dict(), inputs, json)
     return DONE if found.certified else UNCERTIFIED
@@ -277,6 +277,26 @@ def replay(
     with _output(found, json) as out:
         reports.replay(out, found)
     return DONE
+
+
+@_command
+def probe(
+    url: Annotated[str, typer.Argument(metavar="URL", help="A server, as http://HOST:PORT.")],
+    model: Annotated[
+        str | None, typer.Option(help="By default the first model that it lists.")
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Use the chat dialect.")] = False,
+    max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Output tokens.")] = 16,
+    json: JsonOption = None,
+) -> int:
+    """Send one streamed request and say what the client saw of it."""
+    from fleetsieve_measure.probe import run
+
+    json_text.check_writable(json)
+    found = run(url, model=model, chat=chat, max_tokens=max_tokens)
+    with _reader_may_leave():
+        json_text.write(found, json or json_text.STDOUT)
+    return DONE if found["ok"] else UNCERTIFIED
 
 
 @_command

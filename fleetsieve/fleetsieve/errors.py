@@ -1,5 +1,5 @@
 """The exception for input that is wrong; failed benchmarks are data, not exceptions."""
 
+from fleetsieve_measure.errors import InputError
 
-class InputError(ValueError):
-    """Wrong input: one sentence that names the thing, its value and what would be accepted."""
+__all__ = ["InputError"]

@@ -49,6 +49,11 @@ class EngineSettings(Table):
     model: Name | None = Field(default=None, description="the model's name in quotes")
     path: Name | None = Field(default=None, description="the path of a file")
     url: Name | None = Field(default=None, description="the address of a running server")
+    command: tuple[Name, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="a list in place of the engine's executable, as [/opt/vllm/bin/vllm]",
+    )
     args: dict[str, Option] = Field(default_factory=dict, description=_ARGS)
     env: dict[str, str] = Field(
         default_factory=dict, description="a mapping of environment variables to quoted text"
@@ -198,12 +203,12 @@ class Fleet(Table):
     def grid_path(self) -> Path | None:
         """The grid file that the engine replays, if it replays one."""
         replays = self.engine is not None and self.engine.kind == "grid"
-        return self._resolve(self.engine.path if replays and self.engine else None)
+        return self.resolve(self.engine.path) if replays and self.engine else None
 
     @property
     def prior_path(self) -> Path | None:
         """The low-fidelity grid file, if there is one."""
-        return self._resolve(self.prior)
+        return None if self.prior is None else self.resolve(self.prior)
 
     @property
     def unusable(self) -> dict[str, str]:
@@ -244,5 +249,6 @@ class Fleet(Table):
         dialect = "https://json-schema.org/draft/2020-12/schema"
         return {"$schema": dialect, **cls.model_json_schema(by_alias=True)}
 
-    def _resolve(self, path: str | None) -> Path | None:
-        return None if path is None else self._base / path
+    def resolve(self, path: str | None) -> Path:
+        """A path of the file, against its folder."""
+        return self._base / (path or "")

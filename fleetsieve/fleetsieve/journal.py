@@ -77,6 +77,7 @@ def _of_outcome(outcome: Outcome) -> dict[str, Any]:
             "failed": outcome.kind,
             "gpu_seconds": outcome.gpu_seconds,
             "reason": outcome.reason,
+            "summary": dict(outcome.summary),
         }
     return {
         "values": dict(outcome.values),
@@ -84,6 +85,7 @@ def _of_outcome(outcome: Outcome) -> dict[str, Any]:
         "gpu_seconds": outcome.gpu_seconds,
         "saturated": outcome.saturated,
         "requests": outcome.requests,
+        "summary": dict(outcome.summary),
     }
 
 
@@ -91,13 +93,16 @@ def _outcome(plain: dict[str, Any]) -> Outcome:
     cost = float(plain["gpu_seconds"])
     if "failed" in plain:
         kind: FailureKind = _one_of(get_args(FailureKind), plain["failed"])
-        return Failed(kind=kind, gpu_seconds=cost, reason=plain["reason"])
+        return Failed(
+            kind=kind, gpu_seconds=cost, reason=plain["reason"], summary=plain.get("summary", {})
+        )
     return Measured(
         values={name: float(value) for name, value in plain["values"].items()},
         se={name: float(value) for name, value in plain["se"].items()},
         gpu_seconds=cost,
         saturated=bool(plain["saturated"]),
         requests=plain["requests"],
+        summary=plain.get("summary", {}),
     )
 
 

@@ -21,7 +21,11 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class Situation:
-    """What a policy may look at; `free` are the cells it may choose."""
+    """What a policy may look at; `free` are the cells it may choose.
+
+    `launch` is what measuring a cell costs on top, in GPU-seconds, since no server of its config
+    is up.
+    """
 
     belief: Belief
     observed: Observations
@@ -29,11 +33,12 @@ class Situation:
     assessment: Assessment
     pending: tuple[int, ...]
     free: Bool[np.ndarray, " N"]
+    launch: Float[np.ndarray, " N"]
 
     @property
     def cost(self) -> Float[np.ndarray, " N"]:
         """GPU-seconds of each cell, at least a little so that free ones can be ranked."""
-        return np.maximum(self.belief.problem.gpu_seconds.ravel(), 1e-9)
+        return np.maximum(self.belief.problem.gpu_seconds.ravel() + self.launch, 1e-9)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int, Int8
 
 from fleetsieve.cell import Cell, LoadKind
 from fleetsieve.design import Design
+from fleetsieve.durations import launch_seconds, measuring_seconds
 from fleetsieve.errors import InputError
 from fleetsieve.fleet import Config, Fleet
 from fleetsieve.fleet_grid import cells_of, check_against, load_kind, usable_configs
@@ -51,6 +52,7 @@ class Problem:
         exists: which levels there are; ascending, left-packed.
         load: the levels per replica, 0 where absent.
         gpu_seconds: what measuring a cell costs, 0 where absent.
+        launch: GPU-seconds of launching a config; 0 where a grid is replayed.
         demand: requests/s, headroom included.
         limit: SLOs in seconds, inf where a workload has none on the metric.
         reference: the SLO, or the geometric mean of the other workloads' SLOs on the metric.
@@ -66,6 +68,7 @@ class Problem:
     exists: Bool[np.ndarray, "W C L"]
     load: Float[np.ndarray, "W C L"]
     gpu_seconds: Float[np.ndarray, "W C L"]
+    launch: Float[np.ndarray, " C"]
     demand: Float[np.ndarray, " W"]
     weight: Float[np.ndarray, " W"]
     min_replicas: Int[np.ndarray, " W"]
@@ -107,6 +110,9 @@ class Problem:
             exists=_packed([[[1.0] * len(level) for level in row] for row in cells]) > 0,
             load=_packed([[[load for load, _ in level] for level in row] for row in cells]),
             gpu_seconds=_packed([[[cost for _, cost in level] for level in row] for row in cells]),
+            launch=np.array(
+                [0.0 if grid else c.gpus * launch_seconds(fleet, c) for c in configs], float
+            ),
             demand=np.array([w.total_demand for w in workloads]),
             weight=np.array([w.weight for w in workloads]),
             min_replicas=np.array([w.min_replicas for w in workloads]),
@@ -188,8 +194,10 @@ def _cells(
     if grid is not None:
         cells = cells_of(workload, config, grid)
         return [(cell.load, grid.cells[cell].gpu_seconds) for cell in cells]
-    cost = config.gpus * (fleet.measure.warmup_seconds + fleet.measure.seconds)
-    return [(load, cost) for load in _own_levels(fleet, workload, config)]
+    return [
+        (load, config.gpus * measuring_seconds(fleet, workload, load))
+        for load in _own_levels(fleet, workload, config)
+    ]
 
 
 def _own_kind(workload: Workload) -> LoadKind:

@@ -1,16 +1,19 @@
 """The loop of a run: choose cells, measure them, tell the outcomes, until it is decided."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fleetsieve.cell import Cell
 from fleetsieve.decision import Decision
-from fleetsieve.errors import InputError
 from fleetsieve.inputs import Inputs
 from fleetsieve.interrupt import Interrupt
+from fleetsieve.launches import engine_for
+from fleetsieve.live_engine import LiveEngine
 from fleetsieve.proposal import Proposal
+from fleetsieve.samples import SampleFolder
 from fleetsieve.sieve import Sieve
 from fleetsieve.study import Study
 from fleetsieve_measure import Outcome
@@ -50,23 +53,30 @@ class Progress:
     value: tuple[float, float]
 
 
-def engine_of(inputs: Inputs) -> CellEngine:
-    """The engine that measures the cells of a fleet.
+def engine_of(inputs: Inputs, study: Study) -> CellEngine:
+    """What measures the cells of a fleet: its grid, or servers that keep their files at `study`.
 
     Raises:
-        InputError: an engine of a kind that this version cannot run.
+        InputError: the fleet does not say how to measure, or its engine is none that can.
     """
     fleet = inputs.fleet
-    for config in fleet.configs if not inputs.overridden else ():
-        engine = fleet.engine_of(config.name)
-        kind = repr(engine.kind) if engine else "none"
-        if kind != "'grid'":
-            raise InputError(
-                f"{fleet.source}: the engine kind of config {config.name!r} is {kind}, and this "
-                "version runs 'grid'; give --grid GRID, or engine: {kind: grid, path: <grid file>}"
-            )
-    recorded = inputs.needed_grid().cells
-    return RecordedEngine({cell: data.outcome for cell, data in recorded.items()})
+    kinds = {engine_for(fleet, config).kind for config in fleet.configs}
+    if inputs.overridden or kinds == {"grid"}:
+        recorded = inputs.needed_grid().cells
+        return RecordedEngine({cell: data.outcome for cell, data in recorded.items()})
+    samples = SampleFolder(study.path)
+    folder = study.path.with_name(f"{study.path.name.removesuffix('.db')}.servers")
+    return LiveEngine(fleet, folder, seed=study.seed, on_sample=samples.write)
+
+
+@asynccontextmanager
+async def _opened(engine: CellEngine) -> AsyncIterator[CellEngine]:
+    """An engine while it may measure: one that launches servers stops them at the end."""
+    if isinstance(engine, LiveEngine):
+        async with engine:
+            yield engine
+    else:
+        yield engine
 
 
 def run_study(
@@ -105,15 +115,18 @@ class _Run:
         self._limit = everything if budget is None else min(budget, everything)
         self._on_progress = on_progress or (lambda _: None)
         self._last: tuple[Cell, Outcome] | None = None
+        self._engine: CellEngine | None = None
 
     async def until_done(self, engine: CellEngine, parallel: int) -> Decision:
         """Measure until nothing is left to do or a signal arrives."""
+
+        self._engine = engine
 
         async def measure(proposal: Proposal) -> Outcome:
             return await engine.measure(proposal.cell)
 
         with Interrupt() as interrupt:
-            async with Pool(measure, parallel) as pool:
+            async with _opened(engine), Pool(measure, parallel) as pool:
                 while not (interrupt.requested or self._certified):
                     self._start(pool)
                     self._report(pool)
@@ -134,8 +147,11 @@ class _Run:
         for proposal in waiting[: pool.free]:
             pool.start(proposal)
         if pool.free and not self._sieve.done:
-            for proposal in self._sieve.ask(pool.free):
+            for proposal in self._sieve.ask(pool.free, up=self._up()):
                 pool.start(proposal)
+
+    def _up(self) -> Collection[str]:
+        return self._engine.up if isinstance(self._engine, LiveEngine) else ()
 
     def _tell(self, proposal: Proposal, outcome: Outcome) -> None:
         self._sieve.tell(proposal.ticket, outcome)

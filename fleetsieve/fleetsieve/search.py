@@ -99,19 +99,36 @@ class Search:
         *,
         pending: tuple[int, ...] = (),
         allowed: Bool[np.ndarray, " N"] | None = None,
+        launch: Float[np.ndarray, " N"] | None = None,
     ) -> Pick | None:
-        """The cell that `policy` chooses, ties by the largest `shuffle`; None when none is free."""
+        """The cell that `policy` chooses, ties by the largest `shuffle`; None when none is free.
+
+        `launch` is the cost of a cell on top of measuring it, 0 by default.
+        """
         free = self.free.copy() if allowed is None else self.free & allowed
         free[list(pending)] = False
-        return best(self.weigh(policy, free, pending), free, shuffle) if free.any() else None
+        if not free.any():
+            return None
+        return best(self.weigh(policy, free, pending, launch), free, shuffle)
 
     def weigh(
-        self, policy: Policy, free: Bool[np.ndarray, " N"], pending: tuple[int, ...] = ()
+        self,
+        policy: Policy,
+        free: Bool[np.ndarray, " N"],
+        pending: tuple[int, ...] = (),
+        launch: Float[np.ndarray, " N"] | None = None,
     ) -> Choice:
         """The scores that `policy` gives to the cells in `free`."""
-        return policy(
-            Situation(self.belief, self.observed, self.hypothesis, self.assessment, pending, free)
+        situation = Situation(
+            self.belief,
+            self.observed,
+            self.hypothesis,
+            self.assessment,
+            pending,
+            free,
+            np.zeros(free.size) if launch is None else launch,
         )
+        return policy(situation)
 
     @cached_property
     def _on_all(self) -> tuple[Assessment, Hypothesis]:

@@ -1,6 +1,6 @@
 """Sieve: ask which cell to measure, tell what came of it, read the decision."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -131,16 +131,22 @@ class Sieve:
             return "budget" if not self._proposals else None
         return None
 
-    def ask(self, n: int = 1) -> list[Proposal]:
-        """Up to `n` cells to measure, best first; none when there is nothing to do now."""
+    def ask(self, n: int = 1, *, up: Collection[str] = ()) -> list[Proposal]:
+        """Up to `n` cells to measure, best first; none when there is nothing to do now.
+
+        The cost of a cell includes the launch of a server, unless its config is in `up`.
+        """
         asked: list[Proposal] = []
         while len(asked) < n and not self.done:
             pending = tuple(self._index(p.cell) for p in self._proposals.values())
             allowed = self._never_abandoned() & self._affordable()
-            pick = self.search.pick(sieve, self._shuffle, pending=pending, allowed=allowed)
+            launch = self._launch(up)
+            pick = self.search.pick(
+                sieve, self._shuffle, pending=pending, allowed=allowed, launch=launch
+            )
             if pick is None:
                 break
-            event = Asked(**vars(self._as_proposal(pick)))
+            event = Asked(**vars(self._as_proposal(pick, launch)))
             self._emit(event)
             self._apply(event)
             asked.append(self._proposals[event.ticket])
@@ -189,16 +195,26 @@ class Sieve:
         pending = [self._index(p.cell) for p in self._proposals.values()]
         while len(found) < n:
             allowed = self._never_abandoned() & self._affordable()
-            pick = self.search.pick(sieve, self._shuffle, pending=tuple(pending), allowed=allowed)
+            launch = self._launch(())
+            pick = self.search.pick(
+                sieve, self._shuffle, pending=tuple(pending), allowed=allowed, launch=launch
+            )
             if pick is None:
                 break
-            found.append(self._as_proposal(pick))
+            found.append(self._as_proposal(pick, launch))
             pending.append(pick.index)
         return found
 
-    def _as_proposal(self, pick: Pick) -> Proposal:
+    def _launch(self, up: Collection[str]) -> np.ndarray:
+        """What each cell costs on top, since no server of its config is up."""
+        problem = self.problem
+        down = np.array([config not in up for config in problem.configs])
+        return np.broadcast_to((problem.launch * down)[:, None], problem.exists.shape).ravel()
+
+    def _as_proposal(self, pick: Pick, launch: np.ndarray) -> Proposal:
         w, c, level = (int(i) for i in np.unravel_index(pick.index, self.problem.exists.shape))
-        cell, cost = self.problem.cell(w, c, level), float(self.problem.gpu_seconds[w, c, level])
+        cell = self.problem.cell(w, c, level)
+        cost = float(self.problem.gpu_seconds[w, c, level] + launch[pick.index])
         return Proposal(self._next_ticket, cell, cost, pick.gap_reduction, pick.score)
 
     def _told(self, ticket_or_cell: int | Cell, outcome: Outcome) -> Told:

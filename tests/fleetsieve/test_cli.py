@@ -87,12 +87,11 @@ WRONG_FLEETS = {
     "duplicate key": ("demand: 2", "demand: 2, demand: 3", ["'demand' is given twice"]),
     "YAML syntax": ("gpus: 4}", "gpus: 4", ["f.yaml, line", "give valid YAML"]),
     "grid that is not there": ("path: g.csv", "path: h.csv", ["h.csv does not exist"]),
-    "engine of a later version": (
+    "nothing to measure with": (
         "{kind: grid, path: g.csv}",
         "{kind: vllm, model: m}",
-        ["'vllm'", "this version runs 'grid'", "--grid GRID"],
+        ["'v1.chat' has no loads", "there is no grid"],
     ),
-    "no engine": ("engine: {kind: grid, path: g.csv}\n", "", ["is none", "--grid GRID"]),
     "steering a terminal": ("v1.chat", '"a\\eb"', ["no control characters"]),
 }
 

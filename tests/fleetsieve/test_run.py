@@ -228,16 +228,9 @@ def test_cells_that_the_fleet_no_longer_asks_about_are_noted(inputs, study):
     assert any("does not ask about" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "openai", "simulated"])
-def test_an_engine_that_cannot_run_yet_is_refused_by_name(inputs, kind):
-    fleet = Fleet.parse(f"engine: {{kind: {kind}}}\n" + FLEET)
-    with pytest.raises(InputError, match=f"'{kind}', and this version runs 'grid'"):
-        engine_of(Inputs(fleet, inputs.grid, overridden=False))
-    assert engine_of(Inputs(fleet, inputs.grid, overridden=True))
-
-
-def test_the_engine_of_a_grid_reveals_the_truth_of_each_cell(inputs):
-    engine = engine_of(inputs)
+def test_a_grid_takes_the_place_of_any_engine(inputs, study):
+    fleet = Fleet.parse("engine: {kind: vllm, model: m}\n" + FLEET)
+    engine = engine_of(Inputs(fleet, inputs.grid, overridden=True), study)
     for cell, data in inputs.grid.cells.items():
         assert asyncio.run(engine.measure(cell)) == data.outcome
 

@@ -1,0 +1,213 @@
+"""Measures cells on the servers of a node: launches, loads, judges, and tries again."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fleetsieve_measure.client import Client, completion
+from fleetsieve_measure.engines import Launch
+from fleetsieve_measure.errors import InputError
+from fleetsieve_measure.lengths import Lengths
+from fleetsieve_measure.load import Load
+from fleetsieve_measure.node import Node
+from fleetsieve_measure.outcome import outcome_of
+from fleetsieve_measure.prompts import Words
+from fleetsieve_measure.results import Failed, FailureKind, Outcome
+from fleetsieve_measure.server import LaunchFailed, Server
+from fleetsieve_measure.trial import Rules, Sample
+from fleetsieve_measure.worker import Task, run_apart
+
+# Words of the prompts that calibrate a server which takes text only.
+_CALIBRATION = (16, 64, 128)
+_MARGIN = 60.0
+_LOG_LINES = 20
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """How to measure one cell.
+
+    Attributes:
+        key: names the server: cells of the same key can use the same one.
+        launch: how it is launched.
+        gpus: GPUs of one replica, by which its seconds are charged.
+        seed: of lengths and prompts; another for each cell, so that no prompt comes twice.
+    """
+
+    key: str
+    launch: Launch
+    gpus: int
+    lengths: Lengths
+    load: Load
+    rules: Rules
+    stall_seconds: float
+    seed: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of a cell, and the requests that it rests on, if there were any."""
+
+    outcome: Outcome
+    sample: Sample | None = None
+
+
+@dataclass
+class _Attempt:
+    finding: Finding
+    again: bool = False
+
+
+class _Broken(Exception):
+    """Takes an attempt out of the lease of a server that must not be used any more."""
+
+    def __init__(self, attempt: _Attempt) -> None:
+        super().__init__()
+        self.attempt = attempt
+
+
+class Bench:
+    """Measures cells on `node`."""
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        tries: int = 3,
+        back_off: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """What failed through no fault of the config is tried up to `tries` times."""
+        self._node, self._tries, self._back_off = node, tries, back_off
+        self._clock, self._sleep = clock, sleep
+        self._words: dict[str, Words] = {}
+
+    async def measure(self, plan: CellPlan) -> Finding:
+        """Measure one cell; the GPU-seconds are those of all attempts, launches included.
+
+        Raises:
+            InputError: the launch is wrong.
+        """
+        spent = 0.0
+        for number in range(1, self._tries + 1):
+            attempt = await self._attempt(replace(plan, seed=(*plan.seed, number)))
+            outcome = attempt.finding.outcome
+            spent += outcome.gpu_seconds
+            summary = {**outcome.summary, "attempts": number}
+            found = replace(outcome, gpu_seconds=spent, summary=summary)
+            if not attempt.again or number == self._tries:
+                return Finding(found, attempt.finding.sample)
+            await self._sleep(self._back_off * 2 ** (number - 1))
+        raise AssertionError("tries is at least 1")
+
+    async def _attempt(self, plan: CellPlan) -> _Attempt:
+        try:
+            async with self._node.server(plan.key, plan.launch, plan.gpus) as server:
+                attempt = await self._on(server, plan)
+                if isinstance(attempt.finding.outcome, Failed) and not await server.healthy():
+                    raise _Broken(attempt)
+                return attempt
+        except _Broken as broken:
+            return broken.attempt
+        except LaunchFailed as failed:
+            cost = plan.gpus * failed.seconds
+            summary = {"log": list(failed.log[-_LOG_LINES:])}
+            outcome = Failed(
+                kind=failed.kind, gpu_seconds=cost, reason=failed.reason, summary=summary
+            )
+            return _Attempt(Finding(outcome))
+
+    async def _on(self, server: Server, plan: CellPlan) -> _Attempt:
+        launch = server.launch_seconds if server.launched_for_this_lease else 0.0
+        begin = self._clock()
+
+        def cost() -> float:
+            return plan.gpus * (launch + self._clock() - begin)
+
+        rules = plan.rules
+        longest = rules.warmup + rules.longest + rules.drain + plan.stall_seconds + _MARGIN
+        try:
+            async with asyncio.timeout(longest):
+                await server.reset_cache()
+                words = None if server.takes_ids else await self._calibrated(server, plan)
+                sample = await self._load(server, plan, words)
+        except TimeoutError:
+            reason = f"it did not end within {longest:.0f} s"
+            return _Attempt(Finding(_failed("timeout", cost(), reason, server)))
+        verdict = outcome_of(sample, plan.load, rules, cost())
+        outcome, again = verdict.outcome, verdict.spoilt
+        if isinstance(outcome, Failed) and not again:
+            outcome, again = await self._cause(server, outcome, sample)
+        facts = {"launch_seconds": launch, "kv_cache_tokens": server.kv_cache_tokens}
+        outcome = replace(outcome, summary={**outcome.summary, **facts})
+        return _Attempt(Finding(outcome, sample), again)
+
+    async def _load(self, server: Server, plan: CellPlan, words: Words | None) -> Sample:
+        task = Task(
+            url=server.url,
+            model=server.model,
+            api_key=_key(server),
+            lengths=plan.lengths,
+            words=words,
+            load=plan.load,
+            rules=plan.rules,
+            stall_seconds=plan.stall_seconds,
+            seed=plan.seed,
+        )
+        gone = asyncio.Event()
+
+        async def watch() -> None:
+            await server.exited()
+            gone.set()
+
+        watching = asyncio.ensure_future(watch())
+        try:
+            return await run_apart(task, gone)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _cause(self, server: Server, outcome: Failed, sample: Sample) -> tuple[Failed, bool]:
+        """Why a run failed, as the server's log and health tell, and whether to try again."""
+        stalled = sum("nothing came" in (r.error or "") for r in sample.records)
+        default: FailureKind = "timeout" if 2 * stalled > len(sample.records) else "unhealthy"
+        if server.alive and await server.healthy():
+            kind = "timeout" if default == "timeout" else outcome.kind
+            return replace(outcome, kind=kind), False
+        why = server.failure(default)
+        reason = f"{outcome.reason}; {why.reason}"
+        found = _failed(why.kind, outcome.gpu_seconds, reason, server)
+        summary = {**outcome.summary, **found.summary}
+        return replace(found, summary=summary), why.infrastructure
+
+    async def _calibrated(self, server: Server, plan: CellPlan) -> Words:
+        """How many tokens the server counts in prompts of so many words."""
+        if plan.key not in self._words:
+            words, rng = Words(), np.random.default_rng(plan.seed)
+            counted: list[tuple[int, int]] = []
+            async with Client(server.url, api_key=_key(server), stall_seconds=60) as client:
+                for count in _CALIBRATION:
+                    body = completion(server.model, words.text(rng, count), max_tokens=1)
+                    reported = (await client.send(body)).prompt_reported
+                    if reported is not None:
+                        counted.append((count, reported))
+            # Where it counts prompts in no such way, the check of lengths at the end says so.
+            with contextlib.suppress(InputError):
+                words = Words.calibrated(*zip(*counted, strict=True)) if counted else words
+            self._words[plan.key] = words
+        return self._words[plan.key]
+
+
+def _failed(kind: FailureKind, gpu_seconds: float, reason: str, server: Server) -> Failed:
+    summary: dict[str, Any] = {"log": list(server.log_tail()[-_LOG_LINES:])}
+    return Failed(kind=kind, gpu_seconds=gpu_seconds, reason=reason, summary=summary)
+
+
+def _key(server: Server) -> str | None:
+    return server.headers.get("Authorization", "").removeprefix("Bearer ") or None
