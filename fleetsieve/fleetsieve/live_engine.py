@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from fleetsieve.cell import Cell
+from fleetsieve.errors import InputError
 from fleetsieve.fleet import Fleet
 from fleetsieve.launches import launch_of, node_gpus
 from fleetsieve.traffic import lengths_of, load_of, rules_of, seed_of, stall_seconds
@@ -32,9 +34,11 @@ class LiveEngine:
         folder: Path,
         *,
         seed: int = 0,
-        on_sample: Callable[[Cell, Sample], None] = lambda cell, sample: None,
+        on_sample: Callable[[Cell, Sample], str],
     ) -> None:
-        """Servers keep their logs and caches in `folder`; `on_sample` gets what each run saw.
+        """Servers keep their logs and caches in `folder`; `on_sample` keeps what each run saw.
+
+        It says where, or raises an InputError where it cannot; either is in the cell's summary.
 
         Raises:
             InputError: the fleet file lacks what measuring needs.
@@ -73,9 +77,13 @@ class LiveEngine:
     async def measure(self, cell: Cell) -> Outcome:
         """Measure one cell; a benchmark that fails is an outcome."""
         found = await self._bench.measure(self._plan(cell))
-        if found.sample is not None:
-            self._on_sample(cell, found.sample)
-        return found.outcome
+        if found.sample is None:
+            return found.outcome
+        try:
+            kept = self._on_sample(cell, found.sample)
+        except InputError as error:  # the outcome is worth keeping without its requests too
+            kept = str(error)
+        return replace(found.outcome, summary={**found.outcome.summary, "samples": kept})
 
     def _plan(self, cell: Cell) -> CellPlan:
         fleet = self._fleet

@@ -51,8 +51,8 @@ class SampleFolder:
         code = zlib.crc32(repr(cell).encode())
         return self.path / f"{slug}-{code:08x}.parquet"
 
-    def write(self, cell: Cell, sample: Sample) -> None:
-        """Write all requests of a run; the file is there whole or not at all.
+    def write(self, cell: Cell, sample: Sample) -> str:
+        """Write all requests of a run and say to which file; it is there whole or not at all.
 
         Raises:
             InputError: the disk is full, or the folder cannot be written.
@@ -75,6 +75,7 @@ class SampleFolder:
             raise InputError(
                 f"{path} cannot be written: {error.strerror}; make room there, and resume"
             ) from None
+        return path.name
 
 
 def _row(record: Record, measured: bool, start: float) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fleetsieve_measure.client import Client, completion
+from fleetsieve_measure.client import ABORTED, SILENT, Client, completion
 from fleetsieve_measure.engines import Launch
 from fleetsieve_measure.errors import InputError
 from fleetsieve_measure.lengths import Lengths
@@ -61,6 +61,7 @@ class Finding:
 class _Attempt:
     finding: Finding
     again: bool = False
+    sick: bool = False
 
 
 class _Broken(Exception):
@@ -110,7 +111,8 @@ class Bench:
         try:
             async with self._node.server(plan.key, plan.launch, plan.gpus) as server:
                 attempt = await self._on(server, plan)
-                if isinstance(attempt.finding.outcome, Failed) and not await server.healthy():
+                failed = isinstance(attempt.finding.outcome, Failed)
+                if attempt.sick or (failed and not await server.healthy()):
                     raise _Broken(attempt)
                 return attempt
         except _Broken as broken:
@@ -141,12 +143,17 @@ class Bench:
             reason = f"it did not end within {longest:.0f} s"
             return _Attempt(Finding(_failed("timeout", cost(), reason, server)))
         verdict = outcome_of(sample, plan.load, rules, cost())
-        outcome, again = verdict.outcome, verdict.spoilt
+        outcome, again, sick = verdict.outcome, verdict.spoilt, False
         if isinstance(outcome, Failed) and not again:
-            outcome, again = await self._cause(server, outcome, sample)
-        facts = {"launch_seconds": launch, "kv_cache_tokens": server.kv_cache_tokens}
-        outcome = replace(outcome, summary={**outcome.summary, **facts})
-        return _Attempt(Finding(outcome, sample), again)
+            outcome, again, sick = await self._cause(server, outcome, sample)
+        facts = {
+            "launch_seconds": launch,
+            "kv_cache_tokens": server.kv_cache_tokens,
+            "saved_gpu_seconds": plan.gpus * outcome.summary.get("saved_seconds", 0.0),
+        }
+        summary = {**outcome.summary, **facts}
+        outcome = replace(outcome, gpu_seconds=cost(), summary=summary)
+        return _Attempt(Finding(outcome, sample), again, sick)
 
     async def _load(self, server: Server, plan: CellPlan, words: Words | None) -> Sample:
         task = Task(
@@ -173,18 +180,23 @@ class Bench:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    async def _cause(self, server: Server, outcome: Failed, sample: Sample) -> tuple[Failed, bool]:
-        """Why a run failed, as the server's log and health tell, and whether to try again."""
-        stalled = sum("nothing came" in (r.error or "") for r in sample.records)
-        default: FailureKind = "timeout" if 2 * stalled > len(sample.records) else "unhealthy"
+    async def _cause(
+        self, server: Server, outcome: Failed, sample: Sample
+    ) -> tuple[Failed, bool, bool]:
+        """Why a run failed, by the server's log and health; whether to try again; if it is sick."""
+        errors = [record.error or "" for record in sample.records]
+        if sample.early:  # then what was cut off says nothing
+            errors = [error for error in errors if error != ABORTED]
+        silent = sum(error == ABORTED or error.startswith(SILENT) for error in errors)
+        default: FailureKind = "timeout" if 2 * silent > len(errors) else "unhealthy"
         if server.alive and await server.healthy():
             kind = "timeout" if default == "timeout" else outcome.kind
-            return replace(outcome, kind=kind), False
+            return replace(outcome, kind=kind), False, False
         why = server.failure(default)
         reason = f"{outcome.reason}; {why.reason}"
         found = _failed(why.kind, outcome.gpu_seconds, reason, server)
         summary = {**outcome.summary, **found.summary}
-        return replace(found, summary=summary), why.infrastructure
+        return replace(found, summary=summary), why.infrastructure, True
 
     async def _calibrated(self, server: Server, plan: CellPlan) -> Words:
         """How many tokens the server counts in prompts of so many words."""

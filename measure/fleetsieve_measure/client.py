@@ -22,6 +22,10 @@ from fleetsieve_measure.sse import EventStream
 _EXCERPT = 4096
 # After [DONE], how long the end of the stream may take.
 _LINGER = 1.0
+# The error of a request that was cancelled.
+ABORTED = "aborted by the client"
+# How the error of a request begins to which the server said nothing for too long.
+SILENT = ("nothing came for", "no connection within")
 Prompt = str | Sequence[int]
 
 
@@ -138,15 +142,16 @@ class Client:
         try:
             await self._exchange(body, record, reply)
         except asyncio.CancelledError:
-            record.error = "aborted by the client"
+            if not reply.ended:
+                record.error = ABORTED
             raise
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if not reply.ended:
                 record.error = _reason(error, self._timeout)
         finally:
             self.in_flight -= 1
-            record.end = record.end or monotonic()
-            _close(record, reply)
+            if record.end is None:
+                _close(record, reply)
         return record
 
     async def _exchange(self, body: Body, record: Record, reply: Reply) -> None:
@@ -168,8 +173,8 @@ class Client:
                 record.reads += 1
                 for event in events.feed(chunk):
                     reply.take(event, now)
-            record.end = monotonic()
             # Nothing more is to come, but a connection can be used again only at its end.
+            _close(record, reply)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LINGER):
                     await response.content.readany()
@@ -188,7 +193,8 @@ def base_of(url: str) -> str:
 
 
 def _close(record: Record, reply: Reply) -> None:
-    """What the reply amounts to once nothing more comes."""
+    """What the reply amounts to now that nothing more comes."""
+    record.end = monotonic()
     record.first, record.last = reply.first, reply.last
     record.times, record.counts = reply.times, reply.counts
     record.prompt_reported = reply.prompt_tokens
@@ -212,8 +218,8 @@ async def _unexpected(response: aiohttp.ClientResponse) -> str:
 
 def _reason(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
     if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return f"no connection within {timeout.sock_connect:g} s"
+        return f"{SILENT[1]} {timeout.sock_connect:g} s"
     if isinstance(error, TimeoutError):
-        return f"nothing came for {timeout.sock_read:g} s"
+        return f"{SILENT[0]} {timeout.sock_read:g} s"
     text = " ".join(str(error).split())[:200]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -67,6 +67,7 @@ class Control:
                 method,
                 f"{self.url}{path}",
                 json=body,
+                allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=patience),
             ) as response:
                 status, text = response.status, await response.text(errors="replace")

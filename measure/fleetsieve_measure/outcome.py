@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fleetsieve_measure.client import ABORTED
 from fleetsieve_measure.load import ClosedLoop, Load, OpenLoop
 from fleetsieve_measure.metrics import METRICS, latency, statistic
 from fleetsieve_measure.percentiles import Statistic
 from fleetsieve_measure.record import Record
 from fleetsieve_measure.results import Failed, Measured, Outcome
-from fleetsieve_measure.trial import Rules, Sample
+from fleetsieve_measure.trial import GONE, SERVES_NOBODY, Rules, Sample
 from fleetsieve_measure.verdict import overloaded
 
 STANDARD = tuple(f"{m}_{s}" for m in METRICS for s in ("mean", "p50", "p90", "p95", "p99"))
@@ -44,9 +45,9 @@ def outcome_of(sample: Sample, load: Load, rules: Rules, gpu_seconds: float) -> 
     if starved is not None and not sample.overload:
         reason = f"the client was starved: {starved}"
         return Verdict(_failed(reason, gpu_seconds, summary), spoilt=True)
-    if not good and not sample.overload:
-        first = next((r.error for r in sample.records if r.error), "no request was due")
-        return Verdict(_failed(f"no request succeeded: {first}", gpu_seconds, summary))
+    why = _no_numbers(sample, rules)
+    if why is not None:
+        return Verdict(_failed(why, gpu_seconds, summary))
     wrong = _wrong_lengths(good)
     if wrong is not None:
         return Verdict(_failed(wrong, gpu_seconds, summary))
@@ -81,6 +82,19 @@ def _failed(reason: str, gpu_seconds: float, summary: Mapping[str, Any]) -> Fail
     return Failed(kind="error", gpu_seconds=gpu_seconds, reason=reason, summary=summary)
 
 
+def _no_numbers(sample: Sample, rules: Rules) -> str | None:
+    """Why nothing is known of a server that served nobody, or nobody any more."""
+    error = next((r.error for r in sample.records if r.error not in (None, ABORTED)), None)
+    if sample.early in (GONE, SERVES_NOBODY):
+        return f"{sample.early}: {error}" if error else sample.early
+    if sample.overload or any(record.ok for record in sample.measured):
+        return None
+    if not sample.measured:
+        return "no request succeeded: none was due"
+    late = sample.early or f"none ended within {rules.drain:g} s of the window"
+    return f"no request succeeded: {error or late}"
+
+
 def _statistics(records: Sequence[Record], slo: Mapping[str, float]) -> dict[str, Statistic]:
     names = dict.fromkeys((*slo, *STANDARD))
     found = {name: statistic(name, records) for name in names}
@@ -91,12 +105,13 @@ def _throughput(sample: Sample, load: Load, *, overload: bool) -> tuple[float, f
     """Completed requests/s, and its standard error; None where it is as exact as the load is.
 
     A server that keeps up with an open loop completes what is offered: its rate, less the share
-    that failed. The rate at which this sample happened to arrive would only add noise.
+    that failed. The rate at which this sample happened to arrive would only add noise. Requests
+    that were cut off because the run was decided early neither failed nor succeeded.
     """
-    measured = sample.measured
     if isinstance(load, OpenLoop) and not overload:
-        count = len(measured)
-        share = sum(record.ok for record in measured) / count
+        known = [r for r in sample.measured if not (sample.early and _cut_off(r, sample))]
+        count = len(known)
+        share = sum(record.ok for record in known) / count
         se = math.sqrt(share * (1 - share) / count) * load.rate
         return share * load.rate, se or None
     ends = np.array([r.end for r in sample.records if r.ok and r.end is not None])
@@ -109,10 +124,14 @@ def _throughput(sample: Sample, load: Load, *, overload: bool) -> tuple[float, f
 
 def _so_far(record: Record, sample: Sample) -> Record:
     """A request that the end of the run cut off, as if it had ended there."""
-    if record.ok or record.end is None or record.end < sample.stopped:
+    if not _cut_off(record, sample):
         return record
     now = sample.stopped
     return replace(record, ok=True, first=record.first or now, last=now, tokens=None)
+
+
+def _cut_off(record: Record, sample: Sample) -> bool:
+    return not record.ok and record.end is not None and record.end >= sample.stopped
 
 
 def _share_within(records: Sequence[Record], slo: Mapping[str, float]) -> float:

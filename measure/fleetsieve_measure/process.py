@@ -116,26 +116,30 @@ class Process:
         """The last lines of the log."""
         return self.log_lines(max(0, self.log_size() - 400 * lines))[-lines:]
 
+    def note_shared_memory(self) -> None:
+        """Remember what shared memory the group has mapped by now, to remove it in the end."""
+        self._shared |= mapped(members(self.pid))
+
     async def stop(self, grace: float = 10.0) -> None:
         """TERM to the group, KILL after `grace` seconds, and wait until nothing of it runs.
 
         What hangs in the kernel is not waited for much longer. Where the wait is cancelled the
         group is killed at once.
         """
+        self.note_shared_memory()
         try:
             if not self._exit.done():
                 self._signal(signal.SIGTERM)
                 await asyncio.wait({self._exit}, timeout=grace)
         finally:
             if not self._exit.done():
-                self._shared |= mapped(members(self.pid))
                 self._signal(signal.SIGKILL)
         await asyncio.wait({self._end}, timeout=_TIDY + 2 * _KILLED)
 
     async def _clear(self) -> None:
         """End what the leader leaves behind, with the time to tidy up, and then the traces."""
         await self.exited
-        self._shared |= mapped(members(self.pid))
+        self.note_shared_memory()
         for number, patience in ((signal.SIGTERM, _TIDY), (signal.SIGKILL, _KILLED)):
             if members(self.pid):
                 self._signal(number)

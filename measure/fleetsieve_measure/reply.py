@@ -9,6 +9,8 @@ from fleetsieve_measure.sse import Event
 
 TokenSource = Literal["usage", "token_ids", "chunks"]
 _DONE = "[DONE]"
+# More than any context holds, and less than overflows a column.
+_MOST_TOKENS = 2**31
 _CARRIERS = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal")
 
 
@@ -70,7 +72,7 @@ class Reply:
             return
         try:
             body = json.loads(event.data)
-        except ValueError:
+        except (ValueError, RecursionError):
             self._fail(f"an event is no JSON: {event.data[:80]!r}")
             return
         if not isinstance(body, dict):
@@ -132,10 +134,12 @@ def _error_of(body: Mapping[str, Any], kind: str) -> str | None:
 
 def _message(error: object) -> str:
     text = error.get("message") if isinstance(error, dict) else error
-    return " ".join(str(text or error).split())[:200]
+    # JSON can escape half a surrogate pair, which no file takes.
+    whole = str(text or error).encode(errors="replace").decode()
+    return " ".join(whole.split())[:200]
 
 
 def _count(value: object, otherwise: int | None) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS:
         return value
     return otherwise

@@ -158,6 +158,8 @@ class Server:
         if self._process is not None:
             self.kv_cache_tokens = self._engine.kv_cache_tokens(self._process.log_lines())
             self._log_start = self._process.log_size()
+            # Once it has crashed nobody can tell.
+            self._process.note_shared_memory()
         return self
 
     async def stop(self) -> None:

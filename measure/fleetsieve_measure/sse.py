@@ -6,6 +6,8 @@ from typing import NamedTuple
 # CR, LF and CRLF end a line; U+2028, U+0085 and others that str.splitlines() knows do not.
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
+# An event may have so many bytes; one that never ends would take all memory.
+_LONGEST = 16 << 20
 
 
 class Event(NamedTuple):
@@ -23,19 +25,30 @@ class EventStream:
         self._started = False
         self._kind = ""
         self._data: list[bytes] = []
+        self._pending = 0
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events that `chunk` completes; one that the stream's end cuts off never is one."""
+        """The events that `chunk` completes; one that the stream's end cuts off never is one.
+
+        Raises:
+            ValueError: an event is longer than any that means something.
+        """
+        self._pending += len(chunk)
+        if self._pending > _LONGEST:
+            raise ValueError(f"an event is longer than {_LONGEST >> 20} MiB")
+        if self._started and not self._rest.endswith(b"\r") and not _LINE_END.search(chunk):
+            self._rest += chunk
+            return []
         text = self._rest + chunk
         if not self._started:
             if len(text) < len(_BOM) and _BOM.startswith(text):
                 self._rest = text
                 return []
             self._started, text = True, text.removeprefix(_BOM)
-        if not self._data and text.endswith(b"\n\n") and b"\r" not in text:
+        if not (self._data or self._kind) and text.endswith(b"\n\n") and b"\r" not in text:
             whole = self._plain(text)
             if whole is not None:
-                self._rest = b""
+                self._rest, self._pending = b"", 0
                 return whole
         return self._lines(text)
 
@@ -69,5 +82,5 @@ class EventStream:
 
     def _dispatch(self) -> Event | None:
         kind, data = self._kind or "message", self._data
-        self._kind, self._data = "", []
+        self._kind, self._data, self._pending = "", [], 0
         return Event(kind, b"\n".join(data).decode("utf-8", "replace")) if data else None

@@ -17,6 +17,8 @@ from fleetsieve_measure.window import Window
 _TICK = 0.1
 # An overloaded server has to have served so many requests for its throughput to be known.
 _SERVED = 30
+# Ends of a run that leave no numbers, however well it began.
+GONE, SERVES_NOBODY = "the server ended", "every request fails"
 
 
 class Sender(Protocol):
@@ -160,9 +162,9 @@ class _Trial:
         window, sample = self._window, self.sample
         window.tick(now)
         if gone():
-            sample.early = "the server ended"
+            sample.early = GONE
         elif serves_nobody(sample.records):
-            sample.early = "every request fails"
+            sample.early = SERVES_NOBODY
         elif window.closes is not None:
             return self._waiting == 0 or now > window.closes + self._rules.drain
         elif now >= self._next_look:

@@ -57,9 +57,18 @@ def _slows_down(ended: Sequence[Record], since: float, until: float) -> bool:
 
 
 def serves_nobody(records: Sequence[Record]) -> bool:
-    """Whether all of the requests that ended last have failed."""
-    last = [record for record in records[-4 * _ALL_FAILED :] if record.end is not None]
-    return len(last) >= _ALL_FAILED and not any(record.ok for record in last)
+    """Whether all of the requests that ended last have failed, and none may still go well.
+
+    Failures are quick: what was due before them and is in flight says more.
+    """
+    newest = [r for r in records[-4 * _ALL_FAILED :] if r.end is not None]
+    if len(newest) < _ALL_FAILED or any(r.ok for r in newest):
+        return False  # mostly so, and cheap to see
+    ends = sorted((r.end, r.due, r.ok) for r in records if r.end is not None)[-_ALL_FAILED:]
+    first = min(due for _, due, _ in ends)
+    return not any(ok for *_, ok in ends) and all(
+        r.end is not None or r.due >= first for r in records
+    )
 
 
 class SloVerdict:

@@ -75,6 +75,8 @@ async def run_apart(task: Task, gone: asyncio.Event) -> Sample:
         await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
         process.stdin.close()
         result = await asyncio.wait_for(reading, _GRACE)
+        # Killing one that is about to end would race with whoever takes its exit code.
+        await asyncio.wait_for(process.wait(), _GRACE)
     finally:
         ended.cancel()
         reading.cancel()

@@ -220,20 +220,32 @@ def test_shared_memory_that_somebody_else_made_or_uses_stays(tmp_path, shared):
     asyncio.run(scenario())
 
 
-def test_shared_memory_of_a_killed_part_is_left_to_those_who_tidy_up(tmp_path, shared):
+def test_shared_memory_of_a_server_that_crashed_is_removed_if_it_was_noted(tmp_path, shared):
     async def scenario():
-        # The process that makes it is killed, and the leader ends by itself soon after.
+        process = await started(tmp_path, code(f"{SHARES}\n{STUBBORN}", shared.name, "new"))
+        await until(lambda: "up" in process.log_lines())
+        process.note_shared_memory()
+        os.killpg(process.pid, signal.SIGKILL)
+        assert await process.exited == -signal.SIGKILL
+        await process.stop()
+        assert not shared.exists()
+
+    asyncio.run(scenario())
+
+
+def test_those_who_tidy_up_after_a_crash_are_given_the_time(tmp_path, shared):
+    async def scenario():
+        # Python starts a process that removes the memory when the one that made it has gone.
         text = f"""
-import os, subprocess, sys, time
-from multiprocessing import resource_tracker, shared_memory
-shared_memory.SharedMemory({shared.name!r}, create=True, size=4096)
+import time
+from multiprocessing import shared_memory
+memory = shared_memory.SharedMemory({shared.name!r}, create=True, size=4096)
 print("up", flush=True)
-time.sleep(0.2)
-os.kill(os.getpid(), 9)
+time.sleep(600)
 """
         process = await started(tmp_path, code(text))
         await until(lambda: "up" in process.log_lines())
-        assert shared.exists()
+        os.kill(process.pid, signal.SIGKILL)
         await process.exited
         await process.stop()
         assert not shared.exists()
