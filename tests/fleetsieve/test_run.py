@@ -13,7 +13,6 @@ import pytest
 
 from fleetsieve.cell import Cell
 from fleetsieve.cli import main
-from fleetsieve.errors import InputError
 from fleetsieve.events import Asked, Told
 from fleetsieve.fleet import Fleet
 from fleetsieve.grid import Grid
