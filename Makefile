@@ -7,11 +7,16 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 DEMO := qwen3-32b-h100
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint format clean
+# Real engines for the tests, each in an environment of its own under .engines.
+QUICK_ENGINES := mlx dynamo
+ALL_ENGINES := $(QUICK_ENGINES) vllm
+
+.PHONY: help demo test test-engines engines lint format clean
 
 help:
 	@echo 'make demo    install into $(VENV) and decide the example fleet'
 	@echo 'make test    run the tests          (PYTEST_ARGS="-k grid" selects)'
+	@echo 'make test-engines  install real engines for a CPU (4 GB) and run the tests that need them'
 	@echo 'make lint    formatting, lint, types, import rules'
 	@echo 'make format  rewrite the sources in the house format'
 	@echo 'make clean   remove $(VENV) and what the demo wrote'
@@ -40,6 +45,13 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+engines: $(VENV)/.installed-test
+	$(BIN)/python tests/engines/install.py $(QUICK_ENGINES)
+
+test-engines: $(VENV)/.installed-test
+	$(BIN)/python tests/engines/install.py $(ALL_ENGINES)
+	$(BIN)/python -m pytest --engines tests/engines
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -103,7 +104,8 @@ class Bench:
             summary = {**outcome.summary, "attempts": number}
             found = replace(outcome, gpu_seconds=spent, summary=summary)
             if not attempt.again or number == self._tries:
-                return Finding(found, attempt.finding.sample)
+                key = os.environ.get(plan.launch.api_key_env, "")
+                return _without(key, Finding(found, attempt.finding.sample))
             await self._sleep(self._back_off * 2 ** (number - 1))
         raise AssertionError("tries is at least 1")
 
@@ -219,6 +221,30 @@ class Bench:
 def _failed(kind: FailureKind, gpu_seconds: float, reason: str, server: Server) -> Failed:
     summary: dict[str, Any] = {"log": list(server.log_tail()[-_LOG_LINES:])}
     return Failed(kind=kind, gpu_seconds=gpu_seconds, reason=reason, summary=summary)
+
+
+def _without(key: str, finding: Finding) -> Finding:
+    """`finding` without the API key, which servers repeat in what they refuse or log."""
+    if not key:
+        return finding
+    outcome, sample = finding.outcome, finding.sample
+    outcome = replace(outcome, summary=_hidden(outcome.summary, key))
+    if isinstance(outcome, Failed):
+        outcome = replace(outcome, reason=_hidden(outcome.reason, key))
+    for record in sample.records if sample is not None else ():
+        record.error = _hidden(record.error, key)
+    return Finding(outcome, sample)
+
+
+def _hidden(value: Any, key: str) -> Any:
+    match value:
+        case str():
+            return value.replace(key, "***")
+        case list():
+            return [_hidden(item, key) for item in value]
+        case dict():
+            return {name: _hidden(item, key) for name, item in value.items()}
+    return value
 
 
 def _key(server: Server) -> str | None:

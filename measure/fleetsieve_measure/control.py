@@ -6,6 +6,9 @@ from typing import Any
 
 import aiohttp
 
+# No answer that means something has more bytes.
+_LONGEST = 4 << 20
+
 
 class Control:
     """Asks the server at `url`, with `headers`, `patience` seconds for each request.
@@ -70,7 +73,7 @@ class Control:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=patience),
             ) as response:
-                status, text = response.status, await response.text(errors="replace")
+                status, text = response.status, await _text(response)
         except TimeoutError:
             self.trouble = f"{method} {path} got no answer in {patience:g} s"
             return 0, {}
@@ -82,6 +85,16 @@ class Control:
         if status != 200 or answer.get("error"):
             self.trouble = f"{method} {path} gave {status}: {text[:300]}"
         return status, answer
+
+
+async def _text(response: aiohttp.ClientResponse) -> str:
+    """The body, or the first part of one that does not end."""
+    data = bytearray()
+    async for part in response.content.iter_any():
+        data += part
+        if len(data) > _LONGEST:
+            break
+    return data.decode(errors="replace")
 
 
 def _prompt_tokens(body: Mapping[str, Any]) -> object:

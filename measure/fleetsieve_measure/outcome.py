@@ -42,7 +42,7 @@ def outcome_of(sample: Sample, load: Load, rules: Rules, gpu_seconds: float) -> 
     summary = _conditions(sample, load, rules)
     good = [record for record in measured if record.ok]
     starved = _starved(sample)
-    if starved is not None and not sample.overload:
+    if starved is not None and not sample.overload and sample.early != GONE:
         reason = f"the client was starved: {starved}"
         return Verdict(_failed(reason, gpu_seconds, summary), spoilt=True)
     why = _no_numbers(sample, rules)

@@ -8,16 +8,17 @@ import argparse
 import asyncio
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
-from conftest import Installed, vllm_launch
 
 from fleetsieve_measure.arrivals import poisson
 from fleetsieve_measure.client import Client
@@ -29,9 +30,11 @@ from fleetsieve_measure.server import Server
 from fleetsieve_measure.source import Source
 from fleetsieve_measure.trial import Rules, run_trial
 
+ENGINES = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
 PROMPT, OUTPUT = 64, 32
-WARMUP, DRAIN = 5.0, 30.0
-NAMES = tuple(f"{metric}_p{p}" for metric in ("ttft", "tpot", "e2e") for p in (50, 99))
+WARMUP, DRAIN = 1.0, 30.0
+STATS = ("p50", "p99")
+NAMES = tuple(f"{metric}_{stat}" for metric in ("ttft", "tpot", "e2e") for stat in STATS)
 # Of one run, in seconds by METRIC_STAT; made from a server, a rate, a number of requests, a seed.
 Report = dict[str, float]
 Load = Callable[[Server, float, int, int], Awaitable[Report]]
@@ -63,7 +66,7 @@ def vllm_bench(program: str) -> Load:
             *(program, "bench", "serve", "--backend", "openai", "--base-url", server.url),
             *("--model", server.model, "--tokenizer", server.launch.model, "--seed", seed),
             *("--dataset-name", "random", "--random-input-len", PROMPT),
-            *("--random-output-len", OUTPUT, "--ignore-eos", "--num-warmups", 10),
+            *("--random-output-len", OUTPUT, "--ignore-eos", "--num-warmups", 1),
             *("--request-rate", rate, "--num-prompts", requests, "--disable-tqdm"),
             *("--percentile-metrics", "ttft,tpot,e2el", "--metric-percentiles", "50,99"),
             *("--save-result", "--result-filename", "result.json"),
@@ -83,14 +86,14 @@ def aiperf(program: str) -> Load:
             *("--url", server.url, "--endpoint-type", "completions", "--streaming"),
             *("--isl", PROMPT, "--isl-stddev", 0, "--osl", OUTPUT, "--random-seed", seed),
             *("--extra-inputs", "ignore_eos:true", "--ui", "None"),
-            *("--request-rate", rate, "--request-count", requests, "--warmup-request-count", 10),
+            *("--request-rate", rate, "--request-count", requests, "--warmup-request-count", 1),
             *("--output-artifact-dir", "artifacts"),
         )
         keys = {"ttft": "time_to_first_token", "tpot": "inter_token_latency"}
         return {
-            name: found[keys.get(metric, "request_latency")][percent] / 1000
+            name: found[keys.get(metric, "request_latency")][stat] / 1000
             for name in NAMES
-            for metric, percent in [name.split("_")]
+            for metric, stat in [name.split("_")]
         }
 
     return load
@@ -118,10 +121,11 @@ def guidellm(program: str) -> Load:
             "e2e": ("request_latency", 1),
         }
         return {
-            name: run["metrics"][key]["successful"]["percentiles"][percent] / unit
+            name: seen["percentiles"][stat] / unit
             for name in NAMES
-            for metric, percent in [name.split("_")]
+            for metric, stat in [name.split("_")]
             for key, unit in [keys[metric]]
+            for seen in [run["metrics"][key]["successful"]]
         }
 
     return load
@@ -148,47 +152,83 @@ async def _report(result: str, *command: object) -> Any:
 
 
 def _reversed(name: str, **renamed: str) -> str:
-    metric, percent = name.split("_")
-    return f"{percent}_{renamed.get(metric, metric)}"
+    metric, stat = name.split("_")
+    return f"{stat}_{renamed.get(metric, metric)}"
 
 
-async def compare(
-    server: Server, loads: dict[str, Load], rates: list[float], requests: int, repeats: int
-) -> list[str]:
-    """The lines of a table, a row for each rate and statistic; the clients take turns."""
-    lines = [f"| requests/s | ms | ours | ours, repeated | {' | | '.join(list(loads)[1:])} | |"]
-    lines.append("| --- " * (4 + 2 * (len(loads) - 1)) + "|")
-    seed = 0
-    for rate in rates:
-        found: dict[str, list[Report]] = {name: [] for name in loads}
-        for _ in range(repeats):
-            for name, load in loads.items():
-                seed += 1
-                await server.reset_cache()
-                found[name].append(await load(server, rate, requests, seed))
-                print(rate, name, found[name][-1], file=sys.stderr)
-        for name in NAMES:
-            mine, *theirs = ([report[name] for report in runs] for runs in found.values())
-            cells = [f"{1000 * mean(mine):.2f}", f"{100 * (max(mine) / min(mine) - 1):.0f} %"]
-            for values in theirs:
-                cells.append(f"{1000 * mean(values):.2f}")
-                cells.append(f"{100 * (mean(mine) / mean(values) - 1):+.1f} %")
-            lines.append(f"| {rate:g} | {name.replace('_', ' ')} | {' | '.join(cells)} |")
+async def in_turn(
+    server: Server, loads: dict[str, Load], rate: float, requests: int, seed: int
+) -> dict[str, Report]:
+    """One client after the other."""
+    found = {}
+    for part, (name, load) in enumerate(loads.items()):
+        await server.reset_cache()
+        found[name] = await load(server, rate, requests, seed * len(loads) + part)
+    return found
+
+
+async def at_once(
+    server: Server, loads: dict[str, Load], rate: float, requests: int, seed: int
+) -> dict[str, Report]:
+    """Ours while the other client is sending too, each its share of the rate.
+
+    What else disturbs the machine disturbs both.
+    """
+    (name, mine), (other, theirs) = loads.items()
+    before = served(server)
+    # The other client begins a little earlier, and should not end earlier.
+    more = requests + round(rate * WARMUP) + 20
+    running = asyncio.ensure_future(theirs(server, rate / 2, more, 2 * seed))
+    while served(server) < before + 5:
+        await asyncio.wait({running}, timeout=0.1)
+    return {name: await mine(server, rate / 2, requests, 2 * seed + 1), other: await running}
+
+
+def served(server: Server) -> float:
+    """How many requests have got their first token, as vLLM counts."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    name = "vllm:time_to_first_token_seconds_count"
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+async def compare(server: Server, loads: dict[str, Load], args: argparse.Namespace) -> list[str]:
+    """The lines of a table, a row for each rate and statistic."""
+    others = list(loads)[1:]
+    lines = [f"| requests/s | ms | ours | repeats | {' | | '.join(others)} | |"]
+    lines.append("| --- " * (4 + 2 * len(others)) + "|")
+    run = at_once if args.at_once else in_turn
+    for rate in args.rates:
+        runs = []
+        for repeat in range(args.repeats):
+            runs.append(await run(server, loads, rate, args.requests, repeat))
+            print(rate, runs[-1], file=sys.stderr)
+        found = {name: [reports[name] for reports in runs] for name in loads}
+        lines += [
+            f"| {rate:g} | {name.replace('_', ' ')} | {_cells(name, found)} |" for name in NAMES
+        ]
     return lines
 
 
+def _cells(name: str, found: dict[str, list[Report]]) -> str:
+    mine, *theirs = ([report[name] for report in reports] for reports in found.values())
+    cells = [f"{1000 * mean(mine):.2f}", f"{100 * (max(mine) / min(mine) - 1):.0f} %"]
+    for values in theirs:
+        cells += [f"{1000 * mean(values):.2f}", f"{100 * (mean(mine) / mean(values) - 1):+.1f} %"]
+    return " | ".join(cells)
+
+
 async def main(args: argparse.Namespace) -> None:
-    """Launch the server, run everything and print the table."""
-    installed = Installed()
-    program = installed.program("vllm", "vllm")
-    loads = {"ours": ours, "vllm bench": vllm_bench(program)}
+    """Launch the server, run everything and print the tables."""
+    installed = ENGINES["Installed"]()
+    loads = {"ours": ours, "vllm bench": vllm_bench(installed.program("vllm", "vllm"))}
     loads |= {"GuideLLM": guidellm(args.guidellm)} if args.guidellm else {}
     loads |= {"AIPerf": aiperf(args.aiperf)} if args.aiperf else {}
     with tempfile.TemporaryDirectory() as folder:
         model = installed.tiny_model(Path(folder) / "model")
-        launch = vllm_launch(installed, model, Path(folder) / "server")
-        async with Server(launch, deadline=180) as server:
-            lines = await compare(server, loads, args.rates, args.requests, args.repeats)
+        launch = ENGINES["vllm_launch"](installed, model, Path(folder) / "server")
+        async with Server(launch, deadline=300) as server:
+            lines = await compare(server, loads, args)
     print("\n".join(lines))
 
 
@@ -197,6 +237,9 @@ if __name__ == "__main__":
     parser.add_argument("--rates", type=float, nargs="+", default=[2.0, 5.0, 10.0])
     parser.add_argument("--requests", type=int, default=300, help="in each run")
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument(
+        "--at-once", action="store_true", help="ours and vllm bench together, on a busy machine"
+    )
     parser.add_argument("--guidellm", help="its executable")
     parser.add_argument("--aiperf", help="its executable")
     asyncio.run(main(parser.parse_args()))

@@ -131,7 +131,7 @@ def vllm_launch(installed, model, folder):
 @contextlib.asynccontextmanager
 async def _vllm(launch):
     notes = launch.folder / "running"
-    async with Server(launch, deadline=180, leftovers=Leftovers(notes)) as server:
+    async with Server(launch, deadline=300, leftovers=Leftovers(notes)) as server:
         (note,) = notes.iterdir()
         yield Engine(server, int(note.stem))
 

@@ -163,7 +163,7 @@ def test_the_launcher_understands_vllm(served):
 def test_vllm_that_does_not_start_says_why(vllm):
     wrong = replace(vllm, args={**vllm.args, "max-model-len": 100_000})
     with pytest.raises(LaunchFailed) as failure:
-        asyncio.run(Server(wrong, deadline=180).start())
+        asyncio.run(Server(wrong, deadline=300).start())
     assert failure.value.kind == "error"
     assert not failure.value.infrastructure
     assert "ModelConfig" in failure.value.reason

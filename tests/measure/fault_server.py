@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -122,6 +123,7 @@ class FaultServer:
         """The queue of connections fills up, and further ones hang."""
         for sock in self.listener.sockets:
             asyncio.get_running_loop().remove_reader(sock.fileno())
+            socket.socket(fileno=os.dup(sock.fileno())).listen(0)
         await asyncio.sleep(600)
 
     async def fault_hang(self, asked, writer):
@@ -131,6 +133,12 @@ class FaultServer:
     async def fault_status(self, asked, writer):
         writer.write(whole(WISH["status"], {"error": WISH.get("message", "it broke")}))
 
+    async def fault_refusal(self, asked, writer):
+        """As OpenAI does: what it refuses it repeats, here in its log too."""
+        key = os.environ[WISH["key"]]
+        print(f"refused {key}", flush=True)
+        writer.write(whole(401, {"error": {"message": f"Incorrect API key provided: {key}"}}))
+
     async def fault_redirect(self, asked, writer):
         writer.write(whole(307, b"", f"Location: http://127.0.0.1:{PORT}/elsewhere"))
 
@@ -138,7 +146,9 @@ class FaultServer:
         writer.write(self.dice.randbytes(5000))
 
     async def fault_garbage_events(self, asked, writer):
-        writer.write(STREAM + chunk(self.dice.randbytes(2000) + b"\n\ndata: {\xff\n\n") + chunk(b""))
+        writer.write(
+            STREAM + chunk(self.dice.randbytes(2000) + b"\n\ndata: {\xff\n\n") + chunk(b"")
+        )
 
     async def fault_drip(self, asked, writer):
         writer.write(STREAM)
@@ -228,7 +238,9 @@ class FaultServer:
                 "what": what,
                 "time": time.monotonic(),
                 "in_flight": self.in_flight + (what == "begin"),
-                "id": next(v for k, _, v in map(partition, head.splitlines()) if k == "x-request-id"),
+                "id": next(
+                    v for k, _, v in map(partition, head.splitlines()) if k == "x-request-id"
+                ),
             }
             with Path(WISH["spy"]).open("a") as file:
                 file.write(json.dumps(found) + "\n")
