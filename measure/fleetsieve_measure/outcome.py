@@ -57,6 +57,8 @@ def outcome_of(sample: Sample, load: Load, rules: Rules, gpu_seconds: float) -> 
     counted = [_so_far(r, sample) for r in measured] if sample.early else measured
     found = _statistics(counted, rules.slo)
     throughput, se = _throughput(sample, load, overload=overload)
+    if sample.early and any(n in found and found[n].value > slo for n, slo in rules.slo.items()):
+        se = math.inf  # it was not seen whether what is too late would have been served
     summary["statistics"] = {name: _plain(each) for name, each in found.items()}
     if sample.overload:
         # Latencies of a backlog that was cut off say how long it grew, not how long it will be.

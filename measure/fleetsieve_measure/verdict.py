@@ -57,17 +57,17 @@ def _slows_down(ended: Sequence[Record], since: float, until: float) -> bool:
 
 
 def serves_nobody(records: Sequence[Record]) -> bool:
-    """Whether all of the requests that ended last have failed, and none may still go well.
+    """Whether all of the requests that ended last have failed, and no older one is in flight.
 
-    Failures are quick: what was due before them and is in flight says more.
+    Failures may be quick, and what goes well slow.
     """
-    newest = [r for r in records[-4 * _ALL_FAILED :] if r.end is not None]
+    newest = [r for r in records[-4 * _ALL_FAILED :] if r.end is not None][-_ALL_FAILED:]
     if len(newest) < _ALL_FAILED or any(r.ok for r in newest):
         return False  # mostly so, and cheap to see
     ends = sorted((r.end, r.due, r.ok) for r in records if r.end is not None)[-_ALL_FAILED:]
-    first = min(due for _, due, _ in ends)
+    middle = sorted(due for _, due, _ in ends)[_ALL_FAILED // 2]
     return not any(ok for *_, ok in ends) and all(
-        r.end is not None or r.due >= first for r in records
+        r.end is not None or r.due >= middle for r in records
     )
 
 

@@ -71,7 +71,7 @@ def vllm_bench(program: str) -> Load:
             *("--percentile-metrics", "ttft,tpot,e2el", "--metric-percentiles", "50,99"),
             *("--save-result", "--result-filename", "result.json"),
         )
-        return {name: found[f"{_reversed(name, e2e='e2el')}_ms"] / 1000 for name in NAMES}
+        return {name: found[f"{_bench_name(name)}_ms"] / 1000 for name in NAMES}
 
     return load
 
@@ -151,9 +151,9 @@ async def _report(result: str, *command: object) -> Any:
             raise SystemExit(f"{command}\n{output.decode()[-4000:]}") from None
 
 
-def _reversed(name: str, **renamed: str) -> str:
+def _bench_name(name: str) -> str:
     metric, stat = name.split("_")
-    return f"{stat}_{renamed.get(metric, metric)}"
+    return f"{stat}_{metric.replace('e2e', 'e2el')}"
 
 
 async def in_turn(
@@ -175,11 +175,12 @@ async def at_once(
     What else disturbs the machine disturbs both.
     """
     (name, mine), (other, theirs) = loads.items()
+    await server.reset_cache()
     before = served(server)
     # The other client begins a little earlier, and should not end earlier.
     more = requests + round(rate * WARMUP) + 20
     running = asyncio.ensure_future(theirs(server, rate / 2, more, 2 * seed))
-    while served(server) < before + 5:
+    while served(server) < before + 5 and not running.done():
         await asyncio.wait({running}, timeout=0.1)
     return {name: await mine(server, rate / 2, requests, 2 * seed + 1), other: await running}
 
@@ -222,8 +223,9 @@ async def main(args: argparse.Namespace) -> None:
     """Launch the server, run everything and print the tables."""
     installed = ENGINES["Installed"]()
     loads = {"ours": ours, "vllm bench": vllm_bench(installed.program("vllm", "vllm"))}
-    loads |= {"GuideLLM": guidellm(args.guidellm)} if args.guidellm else {}
-    loads |= {"AIPerf": aiperf(args.aiperf)} if args.aiperf else {}
+    if not args.at_once:
+        loads |= {"GuideLLM": guidellm(args.guidellm)} if args.guidellm else {}
+        loads |= {"AIPerf": aiperf(args.aiperf)} if args.aiperf else {}
     with tempfile.TemporaryDirectory() as folder:
         model = installed.tiny_model(Path(folder) / "model")
         launch = ENGINES["vllm_launch"](installed, model, Path(folder) / "server")
@@ -238,7 +240,7 @@ if __name__ == "__main__":
     parser.add_argument("--requests", type=int, default=300, help="in each run")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument(
-        "--at-once", action="store_true", help="ours and vllm bench together, on a busy machine"
+        "--at-once", action="store_true", help="ours and vllm bench together, for a busy machine"
     )
     parser.add_argument("--guidellm", help="its executable")
     parser.add_argument("--aiperf", help="its executable")

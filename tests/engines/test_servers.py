@@ -166,5 +166,4 @@ def test_vllm_that_does_not_start_says_why(vllm):
         asyncio.run(Server(wrong, deadline=300).start())
     assert failure.value.kind == "error"
     assert not failure.value.infrastructure
-    assert "ModelConfig" in failure.value.reason
-    assert any("max_model_len (100000) is greater" in line for line in failure.value.log)
+    assert "max_model_len (100000) is greater" in failure.value.reason

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fleetsieve.cli import main
+from fleetsieve.errors import InputError
 from fleetsieve.events import Told
 from fleetsieve.samples import SampleFolder
 from fleetsieve.study import Study
@@ -31,9 +33,10 @@ configs:
   - {name: tp1, gpus: 1}
   - {name: tp2, gpus: 2}
 workloads:
-  - {name: chat, demand: 6, slo: {e2e_p50: 20}, requests: &short {prompt_tokens: 50, output_tokens: 8},
+  - {name: chat, demand: 6, slo: {e2e_p50: 20}, requests: {prompt_tokens: 50, output_tokens: 8},
      arrivals: constant, loads: [6, 9]}
-  - {name: code, demand: 6, slo: {e2e_p50: 20}, requests: *short, arrivals: constant, loads: [6, 9]}
+  - {name: code, demand: 6, slo: {e2e_p50: 20}, requests: {prompt_tokens: 60, output_tokens: 9},
+     arrivals: constant, loads: [6, 9]}
 measure: {gpus: 2, seconds: 1, warmup_seconds: 0.2, launch_seconds: 1}
 """
 PATIENT = "import fleetsieve_measure.outcome as o; o._MOST_LATE = 1e3"
@@ -105,6 +108,7 @@ class Story:
 def story(tmp_path_factory):
     story = Story(tmp_path_factory.mktemp("live"))
     with started(story.folder) as process:
+        process.send_signal(signal.SIGSTOP)  # it must not end before the second run asks
         story.refused = main(argv(story.folder))
         process.kill()
     story.told, story.left = told(story.folder), servers(story.folder)
@@ -162,12 +166,26 @@ def test_the_requests_of_each_cell_are_kept_and_give_its_numbers_again(story):
         assert event.outcome.values["throughput"] == pytest.approx(rate)
 
 
-def test_ctrl_c_ends_with_a_decision_and_leaves_no_process(tmp_path):
-    with started(tmp_path) as process:
-        assert until(lambda: servers(tmp_path))
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 3
+def test_ctrl_c_ends_with_a_decision_and_leaves_no_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(outcome, "_MOST_LATE", 1e3)
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    thread = threading.Thread(target=interrupt_once_told, args=(tmp_path,))
+    thread.start()
+    assert main(argv(tmp_path)) == 3
+    thread.join()
     found = json.loads((tmp_path / "decision.json").read_text())
     assert (found["certified"], found["stop_reason"]) == (False, "interrupted")
     assert found["measurements"] == len(told(tmp_path)) >= 1
     assert servers(tmp_path) == set()
+
+
+def interrupt_once_told(folder):
+    """SIGINT to this process while its second cell is measured."""
+    study = folder / "fleet.study.db"
+
+    def once_told():
+        with contextlib.suppress(InputError):  # it is being created
+            return study.exists() and told(folder)
+
+    until(once_told, 60)
+    os.kill(os.getpid(), signal.SIGINT)

@@ -108,7 +108,7 @@ def measured(folder, wish, load=None, **rules):
 # What is wished, the kind of failure, and what its reason has to say.
 FAULTS = {
     "silent": (SILENT, "timeout", "nothing came for 1 s"),
-    "out of connections": ({"fault": "no_accept"}, "timeout", "none ended within 1.5 s"),
+    "out of connections": ({"fault": "no_accept"}, "timeout", "vllm still runs"),
     "silent after a token": ({"fault": "hang"}, "timeout", "nothing came for 1 s"),
     "a token now and then": ({"fault": "drip"}, "timeout", "none ended within 1.5 s"),
     "a byte now and then": ({"fault": "drip_bytes"}, "timeout", "none ended within 1.5 s"),

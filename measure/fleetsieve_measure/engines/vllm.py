@@ -34,6 +34,8 @@ VLLM = EngineKind(
             r"must be less than or equal to the number of visible devices",
             r"less than than max local gpu count",
             r"Not enough allowed NUMA nodes",
+            # The line after "1 validation error for ModelConfig", which says nothing.
+            r"Value error, ",
         ),
     ),
 )
