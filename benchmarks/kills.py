@@ -3,10 +3,10 @@
     python benchmarks/kills.py --kills 50
 
 A run is killed at a moment drawn uniformly over what an unbroken run takes from the opening of its
-study, and resumed, over and over; once it gets to its decision a new study begins. After every kill the whole journal as it was
-at the kill before has to be the beginning of the journal as it is now. At each decision no cell may
-have been told twice, no server may be left, and deciding again from the journal alone has to give
-the decision that the resumed run printed, number by number.
+study, and resumed, over and over; once it gets to its decision a new study begins. After every
+kill the whole journal as it was at the kill before has to be the beginning of the journal as it is
+now. At each decision no cell may have been told twice, no server may be left, and deciding again
+from the journal alone has to give the decision that the resumed run printed, number by number.
 
 Measured latencies are never the same twice, so that an unbroken run is no exact oracle: its
 allocation is printed beside that of every study, with how many agree. In this fleet each level is

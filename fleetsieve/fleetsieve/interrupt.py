@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to finish, which synchronous code cannot miss."""
+"""Ctrl-C, SIGTERM and a closed terminal as a request to finish, which no code can miss."""
 
 import asyncio
 import signal
@@ -6,7 +6,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
@@ -25,7 +25,12 @@ class Interrupt:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+            nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            self._previous = {
+                number: signal.signal(number, self._handle)
+                for number in _SIGNALS
+                if not (nohup and number == signal.SIGHUP)
+            }
         return self
 
     def __exit__(

@@ -21,7 +21,7 @@ from fleetsieve_measure.prompts import Words
 from fleetsieve_measure.results import Failed, FailureKind, Outcome
 from fleetsieve_measure.server import LaunchFailed, Server
 from fleetsieve_measure.trial import Rules, Sample
-from fleetsieve_measure.worker import Task, run_apart
+from fleetsieve_measure.worker import Task, WorkerKilled, run_apart
 
 # Words of the prompts that calibrate a server which takes text only.
 _CALIBRATION = (16, 64, 128)
@@ -139,11 +139,15 @@ class Bench:
         try:
             async with asyncio.timeout(longest):
                 await server.reset_cache()
+                before = await server.counters()
                 words = None if server.takes_ids else await self._calibrated(server, plan)
                 sample = await self._load(server, plan, words)
+                after = await server.counters()
         except TimeoutError:
             reason = f"it did not end within {longest:.0f} s"
             return _Attempt(Finding(_failed("timeout", cost(), reason, server)))
+        except WorkerKilled as killed:
+            return _Attempt(Finding(_failed("error", cost(), str(killed), server)), again=True)
         verdict = outcome_of(sample, plan.load, rules, cost())
         outcome, again, sick = verdict.outcome, verdict.spoilt, False
         if isinstance(outcome, Failed) and not again:
@@ -151,6 +155,7 @@ class Bench:
         facts = {
             "launch_seconds": launch,
             "kv_cache_tokens": server.kv_cache_tokens,
+            "counters": {name: value - before.get(name, 0.0) for name, value in after.items()},
             "saved_gpu_seconds": plan.gpus * outcome.summary.get("saved_seconds", 0.0),
         }
         summary = {**outcome.summary, **facts}

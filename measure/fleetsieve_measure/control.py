@@ -60,10 +60,25 @@ class Control:
         status, body = await self._ask("POST", path)
         return status == 200 and body.get("success") is not False
 
+    async def page(self, path: str) -> str:
+        """The text of a page; empty where there is none."""
+        status, text = await self._text("GET", path)
+        return text if status == 200 else ""
+
     async def _ask(
         self, method: str, path: str, body: object = None, patience: float | None = None
     ) -> tuple[int, dict[str, Any]]:
         """The status and the JSON object that a request gets; 0 and {} where it gets none."""
+        status, text = await self._text(method, path, body, patience)
+        answer = _json_object(text)
+        if status and (status != 200 or answer.get("error")):
+            self.trouble = f"{method} {path} gave {status}: {text[:300]}"
+        return status, answer
+
+    async def _text(
+        self, method: str, path: str, body: object = None, patience: float | None = None
+    ) -> tuple[int, str]:
+        """The status and the body that a request gets; 0 and nothing where it gets none."""
         patience = patience or self._patience
         try:
             async with self._session.request(
@@ -76,15 +91,12 @@ class Control:
                 status, text = response.status, await _text(response)
         except TimeoutError:
             self.trouble = f"{method} {path} got no answer in {patience:g} s"
-            return 0, {}
+            return 0, ""
         except (aiohttp.ClientError, OSError) as error:
             self.trouble = f"{method} {path}: {error or type(error).__name__}"
-            return 0, {}
+            return 0, ""
         self.answered = self.answered or status == 200
-        answer = _json_object(text)
-        if status != 200 or answer.get("error"):
-            self.trouble = f"{method} {path} gave {status}: {text[:300]}"
-        return status, answer
+        return status, text
 
 
 async def _text(response: aiohttp.ClientResponse) -> str:

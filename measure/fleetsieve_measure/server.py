@@ -18,6 +18,7 @@ from fleetsieve_measure.engines.symptoms import last_words
 from fleetsieve_measure.errors import InputError
 from fleetsieve_measure.leftovers import Leftovers
 from fleetsieve_measure.process import Process
+from fleetsieve_measure.prometheus import totals
 from fleetsieve_measure.results import FailureKind
 
 _T = TypeVar("_T")
@@ -192,6 +193,13 @@ class Server:
         if self._control is None or not self.alive or self._engine.cache_reset is None:
             return False
         return await self._control.reset_cache(self._engine.cache_reset)
+
+    async def counters(self) -> dict[str, float]:
+        """What its engine counts; empty where it tells nothing."""
+        names = self._engine.counters
+        if self._control is None or not self.alive or not names:
+            return {}
+        return totals(await self._control.page("/metrics"), names)
 
     def failure(self, default: FailureKind) -> Diagnosis:
         """Why it fails under load, by its exit code and by what it has logged since it was ready.

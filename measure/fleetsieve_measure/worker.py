@@ -50,10 +50,15 @@ class Task:
     seed: tuple[int, ...]
 
 
+class WorkerKilled(Exception):
+    """Something outside, such as the kernel when memory ran out, ended the process."""
+
+
 async def run_apart(task: Task, gone: asyncio.Event) -> Sample:
     """Run `task` in a process of its own; once `gone` is set, what was seen until then.
 
     Raises:
+        WorkerKilled: a signal ended the process.
         RuntimeError: the process ended without a sample.
     """
     paths = [_ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -83,8 +88,11 @@ async def run_apart(task: Task, gone: asyncio.Event) -> Sample:
         if process.returncode is None:
             process.kill()
         await process.wait()
+    code = process.returncode or 0
+    if not result and code < 0:
+        raise WorkerKilled(f"the process that sends requests was ended by signal {-code}")
     if not result:
-        raise RuntimeError(f"the process that sends requests ended with code {process.returncode}")
+        raise RuntimeError(f"the process that sends requests ended with code {code}")
     return pickle.loads(result)  # written by our own child
 
 
@@ -105,7 +113,11 @@ def main() -> None:
     """Read a task from stdin, run it and write the sample to stdout."""
     (size,) = _SIZE.unpack(_read(_SIZE.size))
     sample = asyncio.run(_run(pickle.loads(_read(size))))
-    sys.stdout.buffer.write(pickle.dumps(sample))
+    try:
+        sys.stdout.buffer.write(pickle.dumps(sample))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os._exit(1)  # nobody waits any more, and an orderly end would try to write again
 
 
 def _read(size: int) -> bytes:

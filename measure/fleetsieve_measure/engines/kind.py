@@ -29,6 +29,8 @@ class EngineKind:
             cache that two servers share gets clobbered.
         variables: further environment variables.
         cache_reset: POSTed to, it empties the prefix cache.
+        counters: metrics of its `/metrics` page that tell what load did to it, by what they are
+            called here.
         kv_cache: matches the log line with the size of the KV cache in tokens.
         symptoms: what its log says about failures beyond what engines have in common.
     """
@@ -45,6 +47,7 @@ class EngineKind:
     caches: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     cache_reset: str | None = None
+    counters: Mapping[str, str] = field(default_factory=dict)
     kv_cache: re.Pattern[str] | None = None
     symptoms: tuple[Symptom, ...] = ()
 

@@ -23,6 +23,7 @@ SIMULATED = EngineKind(
     races=False,
     variables={"PYTHONPATH": os.pathsep.join(_PATHS)},
     cache_reset="/reset_prefix_cache",
+    counters={"preemptions": "vllm:num_preemptions_total"},
     kv_cache=re.compile(r"KV cache size: ([\d,]+) tokens"),
     symptoms=(out_of_memory(r"To serve at least one request"),),
 )

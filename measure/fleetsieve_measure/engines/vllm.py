@@ -18,6 +18,11 @@ VLLM = EngineKind(
     variables={"VLLM_SERVER_DEV_MODE": "1"},
     # A KV cache that was offloaded to the CPU counts too.
     cache_reset="/reset_prefix_cache?reset_external=true",
+    counters={
+        "preemptions": "vllm:num_preemptions_total",
+        "prefix_cache_queries": "vllm:prefix_cache_queries_total",
+        "prefix_cache_hits": "vllm:prefix_cache_hits_total",
+    },
     kv_cache=re.compile(r"KV cache size: ([\d,]+) tokens"),
     symptoms=(
         infrastructure(
