@@ -139,9 +139,7 @@ class Study:
             with self._transaction():
                 self._database.execute(statement, row_of(event))
         except sqlite3.OperationalError as error:
-            raise InputError(
-                f"{self.path} cannot be written: {error}; make room there, and resume"
-            ) from None
+            raise _cannot_be_written(self.path, error) from None
 
     def close(self) -> None:
         """Close the file and let another writer in."""
@@ -316,6 +314,10 @@ def _cannot_be_opened(path: Path, error: Exception) -> InputError:
     return InputError(f"{path} cannot be opened: {reason}; name a file in a writable folder")
 
 
+def _cannot_be_written(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path} cannot be written: {error}; make room there, and resume")
+
+
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """What SQLite and the decoding of rows say of a damaged file, as one sentence."""
@@ -324,6 +326,8 @@ def _readable(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except (sqlite3.Error, KeyError, TypeError, ValueError) as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise _cannot_be_written(path, error) from None
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{path} is no readable study: {reason}; {_OTHER_FILE}") from None
 
