@@ -2,9 +2,8 @@
 
     python benchmarks/truth.py
 
-The engine runs behind HTTP in its own process and keeps when each request arrived and when each token was
-written. Latencies of the client count from when a request was due; so do those of the truth here, which is
-all that differs from the engine's own clock.
+The engine runs behind HTTP in its own process and keeps when it wrote each token. Latencies count
+from when a request was due on both sides.
 """
 
 import argparse
@@ -47,7 +46,7 @@ async def compare(rate: float, seconds: float, args: dict) -> None:
                 known = await page.json()
     good = [record for record in sample.measured if record.ok]
     print(
-        f"\n{rate:g} requests/s, {args}: {len(good)} of {len(sample.measured)} requests of the window"
+        f"\n{rate:g} requests/s, {args}: {len(good)} of {len(sample.measured)} requests"
         f"{', ended early: ' + sample.early if sample.early else ''}"
     )
     print(f"{'':12}{'reported ms':>12}{'truth ms':>10}{'differ ms':>11}{'differ':>9}")

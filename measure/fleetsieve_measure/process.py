@@ -58,7 +58,7 @@ class Process:
         It runs in the folder of the log, which is made.
 
         Raises:
-            InputError: the executable is not there, or is none.
+            InputError: the executable is not there, or is none, or the disk is full.
         """
         # A group, not a session: in a session of its own an engine gets a scheduling group of its
         # own too, and may starve the client that times it.
@@ -83,9 +83,9 @@ class Process:
         try:
             if leftovers is not None:
                 leftovers.add(child.pid)
-        except OSError:
+        except OSError as error:
             await process.stop(0.0)
-            raise
+            raise _cannot_be_written(log.parent, error) from None
         return process
 
     @property
@@ -165,8 +165,14 @@ class Process:
 
 def _opened(log: Path, command: Sequence[str]) -> BinaryIO:
     """The log, to append to, with `command` as its next line."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    output = log.open("ab")
-    output.write(f"$ {' '.join(shlex.join(command).splitlines())}\n".encode())
-    output.flush()
-    return output
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            output.write(f"$ {' '.join(shlex.join(command).splitlines())}\n".encode())
+        return log.open("ab")
+    except OSError as error:
+        raise _cannot_be_written(log.parent, error) from None
+
+
+def _cannot_be_written(folder: Path, error: OSError) -> InputError:
+    return InputError(f"{folder} cannot be written: {error.strerror}; make room there, and resume")

@@ -159,6 +159,7 @@ def test_the_requests_of_each_cell_are_kept_and_give_its_numbers_again(story):
     for event in events:
         rows = pq.read_table(samples.file(event.cell)).to_pandas()
         rows = rows[rows.measured]
+        assert isinstance(event.outcome, Measured)
         late = np.sort(np.where(rows.ok, rows["last"] - rows.due, math.inf))
         median = late[math.ceil(len(late) / 2) - 1]
         assert event.outcome.values["e2e_p50"] == pytest.approx(median, abs=1e-6)
