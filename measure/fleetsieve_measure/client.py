@@ -114,6 +114,8 @@ class Client:
             connector=aiohttp.TCPConnector(limit=0),
             timeout=self._timeout,
             headers=self._headers,
+            # A stream that is compressed on its way tells less of when its tokens came.
+            skip_auto_headers=["Accept-Encoding"],
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -138,6 +140,7 @@ class Client:
         record.prompt_tokens, record.output_tokens = body.prompt_tokens, body.output_tokens
         record.id = f"{self._name}-{next(self._numbers)}"
         reply = Reply()
+        record.times, record.counts = reply.times, reply.counts  # to be seen as they grow
         self.in_flight += 1
         try:
             await self._exchange(body, record, reply)
@@ -196,7 +199,6 @@ def _close(record: Record, reply: Reply) -> None:
     """What the reply amounts to now that nothing more comes."""
     record.end = monotonic()
     record.first, record.last = reply.first, reply.last
-    record.times, record.counts = reply.times, reply.counts
     record.prompt_reported = reply.prompt_tokens
     record.error = record.error or reply.error
     if record.error is None and not reply.ended:

@@ -111,7 +111,7 @@ def _throughput(sample: Sample, load: Load, *, overload: bool) -> tuple[float, f
     that were cut off because the run was decided early neither failed nor succeeded.
     """
     if isinstance(load, OpenLoop) and not overload:
-        known = [r for r in sample.measured if not (sample.early and _cut_off(r, sample))]
+        known = [record for record in sample.measured if not _undecided(record, sample)]
         count = len(known)
         share = sum(record.ok for record in known) / count
         se = math.sqrt(share * (1 - share) / count) * load.rate
@@ -130,6 +130,11 @@ def _so_far(record: Record, sample: Sample) -> Record:
         return record
     now = sample.stopped
     return replace(record, ok=True, first=record.first or now, last=now, tokens=None)
+
+
+def _undecided(record: Record, sample: Sample) -> bool:
+    """Whether an early end left open how the request would have ended."""
+    return sample.early is not None and _cut_off(record, sample)
 
 
 def _cut_off(record: Record, sample: Sample) -> bool:
@@ -178,7 +183,7 @@ def _conditions(sample: Sample, load: Load, rules: Rules) -> dict[str, Any]:
     measured = sample.measured
     lag = [r.sent - r.due for r in measured if r.sent is not None]
     lags = np.quantile(lag, [0.5, 0.99, 1.0]).tolist() if lag else [None] * 3
-    failed = [record for record in measured if not record.ok]
+    failed = [r for r in measured if not r.ok and not _undecided(r, sample)]
     window = sample.closes - sample.opens
     planned = rules.warmup + rules.seconds
     saved = max(planned - (sample.stopped - sample.start), 0.0) if sample.early else 0.0

@@ -1,5 +1,6 @@
 """A run that measures live, on simulated servers: from the first launch to the decision."""
 
+import asyncio
 import contextlib
 import json
 import math
@@ -19,6 +20,7 @@ import pytest
 from fleetsieve.cli import main
 from fleetsieve.errors import InputError
 from fleetsieve.events import Told
+from fleetsieve.interrupt import Interrupt
 from fleetsieve.samples import SampleFolder
 from fleetsieve.study import Study
 from fleetsieve_measure import Measured, outcome
@@ -190,3 +192,18 @@ def interrupt_once_told(folder):
 
     until(once_told, 60)
     os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(("before", "asked"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
+def test_a_closed_terminal_asks_to_finish_unless_nohup_says_otherwise(before, asked):
+    async def inside():
+        with Interrupt() as interrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            return interrupt.requested
+
+    outer = signal.signal(signal.SIGHUP, before)
+    try:
+        assert asyncio.run(inside()) is asked
+        assert signal.getsignal(signal.SIGHUP) == before
+    finally:
+        signal.signal(signal.SIGHUP, outer)

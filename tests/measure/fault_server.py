@@ -45,7 +45,7 @@ def ending(asked):
 
 
 class FaultServer:
-    """Serves `slots` streams at a time, `service` seconds each."""
+    """Serves `slots` streams at a time: a token after `service` s, the rest `decode` s later."""
 
     def __init__(self):
         self.listener = None
@@ -107,7 +107,9 @@ class FaultServer:
         async with self.slots:
             await asyncio.sleep(WISH.get("service", 0.01))
             writer.write(STREAM)
-            for data in [CARD] * asked["max_tokens"] + ending(asked):
+            writer.write(event(CARD))
+            await asyncio.sleep(WISH.get("decode", 0.0))
+            for data in [CARD] * (asked["max_tokens"] - 1) + ending(asked):
                 writer.write(event(data))
             writer.write(chunk(b""))
             await writer.drain()

@@ -10,8 +10,8 @@ from fleetsieve_measure.errors import InputError
 from fleetsieve_measure.record import Record
 
 BODY = completion("m", "hello", max_tokens=16)
-# Events of a loop on a busy machine come this much late.
-LATE = 0.08
+# Events of a loop on a busy machine come this much late, but hardly so several times in a row.
+LATE, TRIES = 0.08, 4
 
 
 def event(**delta):
@@ -47,6 +47,17 @@ def seen(script, play, **options):
     return record, record.probe()
 
 
+def punctual(script, play, expected):
+    """What is seen, again where the machine was late."""
+    found = {}
+    for _ in range(TRIES):
+        _, found = seen(script, play)
+        if all((found[key] or 0) <= (expected[key] or 0) + LATE for key in TIMES):
+            break
+    return found
+
+
+TIMES = ("ttft_s", "last_token_s")
 STREAMS = (
     *("plain", "role_null", "role_only_no_content_key", "reasoning_content", "utf8_split"),
     *("usage_in_last_content_chunk", "no_usage_chunk", "midstream_error", "crlf", "data_no_space"),
@@ -61,13 +72,13 @@ def test_a_scripted_stream_is_reported_as_its_script_expects(data, script, strea
     writes = [(w["delay_s"], w["bytes"].encode("latin-1")) for w in given["writes"]]
     kind = "text/event-stream" if given["status"] == 200 else "application/json"
     play = stream(writes, given["status"], kind, given["abort"])
-    _, found = seen(script, play)
     expected = given["expect"]
+    found = punctual(script, play, expected)
     assert found["ok"] == expected["ok"]
     assert found["status"] == given["status"]
     assert found["output_tokens"] == expected["output_tokens"]
     assert (found["error"] is None) == expected["ok"]
-    for key in ("ttft_s", "last_token_s"):
+    for key in TIMES:
         if expected[key] is None:
             assert found[key] is None
         else:
@@ -217,6 +228,7 @@ def test_the_api_key_and_what_is_asked_for_are_sent(script, stream):
     _, requests = ask(script, stream([(0, FINISH + DONE)]), body, api_key="secret")
     head, sent = requests[0]
     assert b"POST /v1/completions " in head
+    assert b"accept-encoding" not in head.lower()
     assert b"Authorization: Bearer secret" in head
     assert json.loads(sent) == {
         "model": "m", "stream": True, "stream_options": {"include_usage": True},

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,3 +61,20 @@ def test_a_stream_byte_by_byte_is_the_same():
         Event("error", "1\n2"),
         Event("message", "\u4e2d"),
     ]
+
+
+def test_the_kind_of_an_event_may_come_in_another_read_than_its_data():
+    stream = EventStream()
+    assert stream.feed(b"event: error\n") == []
+    assert stream.feed(b"data: 1\n\n") == [("error", "1")]
+    assert stream.feed(b"data: 2\n\n") == [("message", "2")]
+
+
+def test_an_event_without_end_is_refused_and_many_small_ones_are_not():
+    stream = EventStream()
+    for _ in range(40):
+        assert len(stream.feed(b"data: " + b"x" * 2**20 + b"\n\n")) == 1
+    for _ in range(16):
+        assert stream.feed(b"x" * 2**20) == []
+    with pytest.raises(ValueError, match="longer than 16 MiB"):
+        stream.feed(b"x")
