@@ -2,13 +2,22 @@
 
 from collections.abc import Iterable, Iterator
 
+from fleetsieve.cell import Cell
 from fleetsieve.events import Event, Told
-from fleetsieve_measure import Measured
+from fleetsieve_measure import Failed, Measured
+
+_MOST = 3
 
 
 def remarks(events: Iterable[Event]) -> Iterator[str]:
     """Sentences on cells that were measured live."""
     told = [event for event in events if isinstance(event, Told)]
+    failed = [(event.cell, event.outcome) for event in told if isinstance(event.outcome, Failed)]
+    for cell, outcome in failed[:_MOST]:
+        if outcome.reason:
+            yield f"{_name(cell)} failed ({outcome.kind}): {outcome.reason}"
+    if len(failed) > _MOST:
+        yield f"{len(failed) - _MOST} more cells failed; the study has their reasons"
     few = [
         event.cell
         for event in told
@@ -17,10 +26,10 @@ def remarks(events: Iterable[Event]) -> Iterator[str]:
         and not event.outcome.summary.get("ended_early")
     ]
     if few:
-        names = sorted({f"{cell.workload} on {cell.config} at {cell.load:g}" for cell in few})
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        names = sorted(map(_name, few))
+        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
         yield (
-            f"too few requests to bound the percentiles of {', '.join(names[:3])}{more}; "
+            f"too few requests to bound the percentiles of {', '.join(names[:_MOST])}{more}; "
             "measure.seconds would have to be larger"
         )
     early = [event.outcome.summary for event in told if event.outcome.summary.get("ended_early")]
@@ -28,3 +37,7 @@ def remarks(events: Iterable[Event]) -> Iterator[str]:
     if saved > 0:
         runs = "1 run" if len(early) == 1 else f"{len(early)} runs"
         yield f"{runs} ended early, once decided, which saved {saved:.0f} GPU-seconds"
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.workload} on {cell.config} at {cell.load:g}"

@@ -138,6 +138,7 @@ class Bench:
         longest = rules.warmup + rules.longest + rules.drain + plan.stall_seconds + _MARGIN
         try:
             async with asyncio.timeout(longest):
+                server.forget_log()
                 await server.reset_cache()
                 before = await server.counters()
                 words = None if server.takes_ids else await self._calibrated(server, plan)
@@ -199,6 +200,8 @@ class Bench:
         if server.alive and await server.healthy():
             kind = "timeout" if default == "timeout" else outcome.kind
             return replace(outcome, kind=kind), False, False
+        if await server.listed():
+            default = "unhealthy"  # its front end lives, its engine does not
         why = server.failure(default)
         reason = f"{outcome.reason}; {why.reason}"
         found = _failed(why.kind, outcome.gpu_seconds, reason, server)

@@ -4,9 +4,11 @@ import contextlib
 import json
 import os
 import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _PROC = Path("/proc")
+_MARK = "FLEETSIEVE_RUN"
 
 
 def start_time(pid: int) -> int | None:
@@ -21,8 +23,7 @@ def start_time(pid: int) -> int | None:
 
 def members(group: int) -> list[int]:
     """The processes of a process group that still run; a zombie does not."""
-    pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
-    stats = {pid: _stat(pid) for pid in pids}
+    stats = {pid: _stat(pid) for pid in _processes()}
     return [
         pid
         for pid, fields in stats.items()
@@ -31,35 +32,52 @@ def members(group: int) -> list[int]:
 
 
 class Leftovers:
-    """Process groups of ours that run, a small file for each in `folder`."""
+    """Process groups of ours that run, a small file for each in `folder`.
+
+    They also carry a mark in their environment, for a run that was killed before it wrote the
+    file, or whose group lost its leader.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = folder.absolute()
+
+    def mark(self) -> dict[str, str]:
+        """The variable that tells a process of this folder and of this owner."""
+        return {_MARK: json.dumps([str(self._folder), *_owner()])}
 
     def add(self, group: int) -> None:
         """Write down that `group` runs and that this process looks after it."""
         record = {
             "boot": _boot(),
-            "owner": [os.getpid(), start_time(os.getpid())],
+            "owner": _owner(),
             "leader": [group, start_time(group)],
         }
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._file(group).write_text(json.dumps(record))
+        part = self._file(group).with_suffix(".part")
+        part.write_text(json.dumps(record))
+        part.replace(self._file(group))
 
     def remove(self, group: int) -> None:
         """`group` has ended."""
         self._file(group).unlink(missing_ok=True)
 
     def end(self) -> list[int]:
-        """Kill the groups whose owner is gone, and say which.
+        """Kill the groups, and the marked processes, whose owner is gone, and say which.
 
         A group whose leader is not the process that was written down is left alone.
         """
-        return [
-            group
-            for file in sorted(self._folder.glob("*.json"))
-            if (group := _end(file)) is not None
-        ]
+        ends = [_end(file) for file in self._folder.glob("*.json")]
+        for part in self._folder.glob("*.part"):
+            part.unlink()
+        return sorted({group for group in ends if group is not None} | set(self._end_marked()))
+
+    def _end_marked(self) -> Iterator[int]:
+        for pid in _processes():
+            folder, *owner = _mark_of(pid)
+            if folder == str(self._folder) and not _runs(owner):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    yield pid
 
     def _file(self, group: int) -> Path:
         return self._folder / f"{group}.json"
@@ -83,9 +101,28 @@ def _end(file: Path) -> int | None:
     return leader[0] if killed else None
 
 
-def _runs(process: tuple[int, int | None]) -> bool:
+def _runs(process: Sequence[int | None]) -> bool:
     pid, started = process
-    return started is not None and start_time(pid) == started
+    return pid is not None and started is not None and start_time(pid) == started
+
+
+def _owner() -> list[int | None]:
+    return [os.getpid(), start_time(os.getpid())]
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+
+
+def _mark_of(pid: int) -> tuple[str, int | None, int | None]:
+    """The mark that a process carries; that of none where it has none or is not ours to read."""
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        mark = next(text for text in environment if text.startswith(f"{_MARK}=".encode()))
+        folder, owner, started = json.loads(mark.partition(b"=")[2])
+    except (OSError, ValueError, TypeError, StopIteration):
+        return "", None, None
+    return folder, owner, started
 
 
 def _boot() -> str:

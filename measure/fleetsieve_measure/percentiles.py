@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 # Each bound holds with this confidence; a normal one is so many standard errors away.
 CONFIDENCE, _WIDTH = 0.95, 1.644854
+# So few samples say nothing of how much others would differ.
+_FEW = 5
 Floats = npt.NDArray[np.float64]
 
 
@@ -39,8 +41,11 @@ class Statistic:
 
     @property
     def se(self) -> float | None:
-        """Standard error in the unit of the value; None where there is none."""
-        return self.value * self.log_se if math.isfinite(self.value * self.log_se) else None
+        """Standard error in the unit of the value, inf where nothing is known of it.
+
+        None for an infinite value.
+        """
+        return self.value * self.log_se if 0 < self.value < math.inf else None
 
 
 def percentile(values: Floats, failures: int, percent: float) -> Statistic:
@@ -63,7 +68,10 @@ def percentile(values: Floats, failures: int, percent: float) -> Statistic:
     value = at(nearest_rank(count, percent))
     below, above = ranks(count, percent)
     low, high = at(below), at(above)
-    return Statistic(value, low, high, _log_se(low, value, high), count, above <= count)
+    log_se = _log_se(low, value, high)
+    if above > count:
+        log_se = max(log_se, _spread(ordered))
+    return Statistic(value, low, high, log_se, count, above <= count)
 
 
 def mean(values: Floats, failures: int) -> Statistic:
@@ -117,6 +125,13 @@ def _binomial_cdf(count: int, share: float) -> Floats:
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count + 1)))])
     choose = log_factorial[count] - log_factorial[k] - log_factorial[count - k]
     return np.cumsum(np.exp(choose + k * math.log(share) + (count - k) * math.log1p(-share)))
+
+
+def _spread(values: Floats) -> float:
+    """Standard deviation of the logs: the least error where a sample bounds nothing above."""
+    if len(values) < _FEW or values[0] <= 0:
+        return math.inf
+    return float(np.log(values).std(ddof=1))
 
 
 def _log_se(low: float, value: float, high: float) -> float:

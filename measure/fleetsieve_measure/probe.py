@@ -35,7 +35,10 @@ async def probe(
     key = api_key()
     name = model or await _first_model(url, key)
     async with Client(url, api_key=key, stall_seconds=stall_seconds) as client:
-        return await client.send(completion(name, _PROMPT, max_tokens=max_tokens, chat=chat))
+        seen = await client.send(completion(name, _PROMPT, max_tokens=max_tokens, chat=chat))
+    if key and seen.error:
+        seen.error = seen.error.replace(key, "***")
+    return seen
 
 
 def run(

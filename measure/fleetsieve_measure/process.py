@@ -53,9 +53,9 @@ class Process:
         env: Mapping[str, str],
         leftovers: Leftovers | None = None,
     ) -> Self:
-        """Start `command` with exactly the environment `env`, its output added to `log`.
+        """Start `command` with the environment `env`, its output added to `log`.
 
-        It runs in the folder of the log, which is made.
+        It runs in the folder of the log, which is made; `leftovers` adds a mark to `env`.
 
         Raises:
             InputError: the executable is not there, or is none, or the disk is full.
@@ -68,7 +68,7 @@ class Process:
                 child = await asyncio.create_subprocess_exec(
                     *command,
                     cwd=log.parent,
-                    env=env,
+                    env={**env, **(leftovers.mark() if leftovers is not None else {})},
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

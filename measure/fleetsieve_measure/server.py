@@ -158,7 +158,7 @@ class Server:
             raise
         if self._process is not None:
             self.kv_cache_tokens = self._engine.kv_cache_tokens(self._process.log_lines())
-            self._log_start = self._process.log_size()
+            self.forget_log()
             # Once it has crashed nobody can tell.
             self._process.note_shared_memory()
         return self
@@ -193,6 +193,15 @@ class Server:
         if self._control is None or not self.alive or self._engine.cache_reset is None:
             return False
         return await self._control.reset_cache(self._engine.cache_reset)
+
+    def forget_log(self) -> None:
+        """What it has logged so far says nothing about failures from now on."""
+        if self._process is not None:
+            self._log_start = self._process.log_size()
+
+    async def listed(self) -> bool:
+        """Whether its front end answers, which says nothing of the engine behind it."""
+        return self._control is not None and (await self._control.models())[0] == 200
 
     async def counters(self) -> dict[str, float]:
         """What its engine counts; empty where it tells nothing."""

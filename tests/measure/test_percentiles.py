@@ -71,7 +71,19 @@ def test_a_mean_is_infinite_with_a_failure_and_has_the_textbook_error_without():
     assert found.se == pytest.approx(values.std(ddof=1) / 2)
     assert mean(values, 1).value == math.inf
     assert mean(values, 1).se is None
-    assert mean(values[:1], 0).se is None
+    assert mean(values[:1], 0).se == math.inf
+
+
+def test_a_sample_that_bounds_nothing_above_is_never_taken_for_exact():
+    """The largest of few says little of a p99, however close to one another they are."""
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 4):
+        assert percentile(np.full(count, 2.0), 0, 99).se == math.inf
+    for count in (5, 20, 100, 298):
+        found = [percentile(rng.lognormal(sigma=0.5, size=count), 0, 99) for _ in range(200)]
+        errors = np.array([math.log(each.value) - 0.5 * 2.326348 for each in found])
+        scores = errors / np.array([each.log_se for each in found])
+        assert np.mean(np.abs(scores) < 2) > (0.6 if count == 5 else 0.9)
 
 
 def test_of_no_request_there_is_no_statistic():

@@ -350,8 +350,9 @@ def test_the_next_run_ends_what_a_killed_one_left(tmp_path, orphan):
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"leader": 1}])
 def test_a_number_that_was_given_to_another_process_is_never_signalled(tmp_path, orphan, change):
-    file = tmp_path / "leftovers" / f"{orphan}.json"
-    record = json.loads(file.read_text())
+    record = json.loads((tmp_path / "leftovers" / f"{orphan}.json").read_text())
+    file = tmp_path / "notes" / f"{orphan}.json"
+    file.parent.mkdir()
     if "leader" in change:
         pid, started_at = record["leader"]
         record["leader"] = [pid, started_at + change["leader"]]
@@ -361,6 +362,15 @@ def test_a_number_that_was_given_to_another_process_is_never_signalled(tmp_path,
     assert Leftovers(file.parent).end() == []
     assert running(orphan)
     assert not file.exists()
+
+
+def test_a_server_that_was_never_written_down_is_known_by_its_mark(tmp_path, orphan):
+    for note in (tmp_path / "leftovers").iterdir():
+        note.unlink()
+    assert Leftovers(tmp_path / "elsewhere").end() == []
+    assert running(orphan)
+    assert Leftovers(tmp_path / "leftovers").end() == [orphan]
+    asyncio.run(until(lambda: not running(orphan)))
 
 
 def test_servers_of_a_run_that_goes_on_are_left_alone(tmp_path):
