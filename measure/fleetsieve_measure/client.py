@@ -16,7 +16,6 @@ import aiohttp
 from fleetsieve_measure.errors import InputError
 from fleetsieve_measure.record import Record
 from fleetsieve_measure.reply import Reply
-from fleetsieve_measure.silence import Silence
 from fleetsieve_measure.sse import EventStream
 
 # Of an answer that is no stream, this much is read to say what it was.
@@ -103,7 +102,9 @@ class Client:
         """
         self._base = base_of(url)
         self._headers = {"Content-Type": "application/json", **headers_of(api_key)}
-        self._stall_seconds, self._connect_seconds = stall_seconds, connect_seconds
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=connect_seconds, sock_read=stall_seconds
+        )
         self._session: aiohttp.ClientSession | None = None
         self._name, self._numbers = secrets.token_hex(4), itertools.count()
         self.in_flight = 0
@@ -111,7 +112,7 @@ class Client:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds),
+            timeout=self._timeout,
             headers=self._headers,
             # A stream that is compressed on its way tells less of when its tokens came.
             skip_auto_headers=["Accept-Encoding"],
@@ -142,22 +143,21 @@ class Client:
         record.times, record.counts = reply.times, reply.counts  # to be seen as they grow
         self.in_flight += 1
         try:
-            async with Silence(self._stall_seconds) as silence:
-                await self._exchange(body, record, reply, silence)
+            await self._exchange(body, record, reply)
         except asyncio.CancelledError:
             if not reply.ended:
                 record.error = ABORTED
             raise
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if not reply.ended:
-                record.error = self._reason(error)
+                record.error = _reason(error, self._timeout)
         finally:
             self.in_flight -= 1
             if record.end is None:
                 _close(record, reply)
         return record
 
-    async def _exchange(self, body: Body, record: Record, reply: Reply, silence: Silence) -> None:
+    async def _exchange(self, body: Body, record: Record, reply: Reply) -> None:
         assert self._session is not None  # `send` is called inside the context
         record.sent = monotonic()
         async with self._session.post(
@@ -172,7 +172,7 @@ class Client:
                 return
             events = EventStream()
             while not reply.done and (chunk := await response.content.readany()):
-                now = silence.heard = monotonic()
+                now = monotonic()
                 record.reads += 1
                 for event in events.feed(chunk):
                     reply.take(event, now)
@@ -181,14 +181,6 @@ class Client:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LINGER):
                     await response.content.readany()
-
-    def _reason(self, error: Exception) -> str:
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return f"{SILENT[1]} {self._connect_seconds:g} s"
-        if isinstance(error, TimeoutError):
-            return f"{SILENT[0]} {self._stall_seconds:g} s"
-        text = " ".join(str(error).split())[:200]
-        return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def base_of(url: str) -> str:
@@ -224,3 +216,12 @@ async def _unexpected(response: aiohttp.ClientResponse) -> str:
     if response.status == 200:
         return f"the answer is {response.content_type}, no event stream: {first}"
     return f"HTTP {response.status}: {first}"
+
+
+def _reason(error: Exception, timeout: aiohttp.ClientTimeout) -> str:
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return f"{SILENT[1]} {timeout.sock_connect:g} s"
+    if isinstance(error, TimeoutError):
+        return f"{SILENT[0]} {timeout.sock_read:g} s"
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
