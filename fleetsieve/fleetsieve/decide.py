@@ -7,6 +7,7 @@ from pathlib import Path
 from fleetsieve.decision import Decision
 from fleetsieve.events import Event, Told
 from fleetsieve.inputs import Inputs
+from fleetsieve.measuring_notes import highest_levels, remarks
 from fleetsieve.sieve import Sieve
 from fleetsieve.study import Study
 
@@ -29,4 +30,6 @@ def decide(inputs: Inputs, events: Sequence[Event], seed: int) -> Decision:
     """The decision after `events`; those about cells of another fleet are passed over."""
     sieve = Sieve(inputs.fleet, grid=inputs.grid, seed=seed, events=events)
     found = sieve.decision()
-    return replace(found, stop_reason=None, notes=(*found.notes, *inputs.notes(events)))
+    notes = (*found.notes, *inputs.notes(events), *remarks(events))
+    notes = (*notes, *highest_levels(found, sieve.problem))
+    return replace(found, stop_reason=None, notes=notes)

@@ -13,6 +13,7 @@ from fleetsieve.fleet import Fleet
 from fleetsieve.fleet_grid import check_against
 from fleetsieve.grid import Grid
 from fleetsieve.journal import passed_over
+from fleetsieve.launches import simulated
 from fleetsieve.offered import check_offered
 from fleetsieve.problem import Problem
 from fleetsieve.what_if import changed
@@ -75,8 +76,11 @@ class Inputs:
 
     def notes(self, events: Iterable[Event] = ()) -> tuple[str, ...]:
         """One sentence each on what of the grid, and of `events`, is not used."""
-        unused = check_against(self.fleet, self.grid) if self.grid is not None else None
-        return tuple(filter(None, (unused, passed_over(events, self.problem))))
+        if self.grid is not None:
+            about = check_against(self.fleet, self.grid)
+        else:
+            about = simulated(self.fleet)
+        return tuple(filter(None, (about, passed_over(events, self.problem))))
 
     @property
     def units(self) -> dict[str, LoadKind]:

@@ -3,14 +3,16 @@
 import asyncio
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+_TWICE = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """A context in which the first signal sets `event`, and the second raises KeyboardInterrupt.
+    """A context in which the first signal sets `event`, and a later one raises KeyboardInterrupt.
 
     Entered in a coroutine. The event loop's own handlers would wait until a long computation ends,
     and so would a second Ctrl-C; a plain handler runs in the midst of it. Outside the main thread,
@@ -19,7 +21,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
-        self.requested = False
+        self.requested, self._since = False, 0.0
         self._loop = asyncio.get_running_loop()
         self._previous: dict[int, Any] = {}
 
@@ -44,7 +46,10 @@ class Interrupt:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
+            # Some senders, timeout among them, signal a process and then its whole group.
+            if time.monotonic() - self._since > _TWICE:
+                raise KeyboardInterrupt
+            return
+        self.requested, self._since = True, time.monotonic()
         # Wakes the loop, which may be asleep in a system call.
         self._loop.call_soon_threadsafe(self.event.set)

@@ -62,6 +62,20 @@ def launch_of(fleet: Fleet, config: Config) -> Launch:
     return launch
 
 
+def simulated(fleet: Fleet) -> str | None:
+    """A sentence on configs whose numbers come from the simulation; None without any."""
+    engines = {config.name: engine_for(fleet, config) for config in fleet.configs}
+    names = [name for name, engine in engines.items() if engine.kind == "simulated"]
+    if not names:
+        return None
+    models = sorted({engines[name].model or _DEFAULT.model or "" for name in names})
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (
+        f"the numbers of {', '.join(names[:3])}{more} are those of a simulated engine with "
+        f"{', '.join(models)}, not of hardware"
+    )
+
+
 def node_gpus(fleet: Fleet) -> int:
     """How many GPUs profiling may use on this node: as the file says, else those that are here.
 

@@ -12,7 +12,7 @@ from fleetsieve.inputs import Inputs
 from fleetsieve.interrupt import Interrupt
 from fleetsieve.launches import engine_for
 from fleetsieve.live_engine import LiveEngine
-from fleetsieve.measuring_notes import remarks
+from fleetsieve.measuring_notes import highest_levels, remarks
 from fleetsieve.proposal import Proposal
 from fleetsieve.samples import SampleFolder
 from fleetsieve.sieve import Sieve
@@ -99,7 +99,8 @@ def run_study(
     sieve = Sieve(fleet, grid=inputs.grid, seed=study.seed, events=events, on_event=study.append)
     run = _Run(sieve, fleet.decision.budget_gpu_seconds, on_progress)
     found = asyncio.run(run.until_done(engine, parallel or fleet.measure.parallel))
-    return replace(found, notes=(*found.notes, *inputs.notes(events), *remarks(study.events())))
+    notes = (*found.notes, *inputs.notes(events), *remarks(study.events()))
+    return replace(found, notes=(*notes, *highest_levels(found, sieve.problem)))
 
 
 class _Run:

@@ -110,7 +110,7 @@ def remarks(found: Mapping[str, Any], units: Units) -> Iterator[str]:
     if found.get("runner_up"):
         yield _runner_up(found["runner_up"])
     if found.get("unmeasured") and found["unmeasured"]["cells"]:
-        yield _unmeasured(found["unmeasured"])
+        yield _unmeasured(found["unmeasured"], certified=found["certified"])
     for miss in found.get("infeasible", ()):
         yield _closest_miss(miss, units)
     for cell in found["within_noise"]:
@@ -145,11 +145,13 @@ def _runner_up(other: Mapping[str, Any]) -> str:
     return printable(f"Runner-up, {value}: {'; '.join(parts) or 'nothing'}.")
 
 
-def _unmeasured(rest: Mapping[str, Any]) -> str:
+def _unmeasured(rest: Mapping[str, Any], *, certified: bool) -> str:
     most = max((column["could_add"] for column in rest["columns"]), default=0.0)
     count, columns = rest["cells"], len(rest["columns"])
     cells = f"{count} {'cell' if count == 1 else 'cells'}"
     pairs = f"{columns} workload-config {'pair' if columns == 1 else 'pairs'}"
+    if not certified:
+        return f"{cells} of {pairs} not measured, {rest['gpu_seconds']:,.0f} GPU-seconds."
     return (
         f"{cells} of {pairs} never measured, {rest['gpu_seconds']:,.0f} GPU-seconds saved: "
         f"no pair alone could add more than {number(most)} at its upper bound."

@@ -104,7 +104,7 @@ class Study:
         Raises:
             InputError: a config or a workload's requests or arrivals mean something else now.
         """
-        stored: Definitions = json.loads(self._meta("definitions"))
+        stored = self._definitions()
         for table, current in _definitions(fleet).items():
             for name, new in current.items():
                 old = stored.get(table, {}).get(name, new)
@@ -192,7 +192,7 @@ class Study:
 
     def _write_fleet(self, fleet: Fleet) -> None:
         """Definitions are never forgotten: the journal may hold cells of what was removed."""
-        stored: Definitions = json.loads(self._meta("definitions"))
+        stored = self._definitions()
         merged = {t: {**stored.get(t, {}), **d} for t, d in _definitions(fleet).items()}
         values = {
             "fleet": json.dumps(fleet.mapping()),
@@ -201,6 +201,13 @@ class Study:
         }
         for item in values.items():
             self._database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", item)
+
+    def _definitions(self) -> Definitions:
+        """What the cells that were measured rest on; nothing while there is none."""
+        (told,) = self._database.execute(
+            "SELECT count(*) FROM journal WHERE kind = 'told'"
+        ).fetchone()
+        return json.loads(self._meta("definitions")) if told else {}
 
     def _is_empty(self) -> bool:
         return not self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]

@@ -89,6 +89,7 @@ class Bench:
         self._node, self._tries, self._back_off = node, tries, back_off
         self._clock, self._sleep = clock, sleep
         self._words: dict[str, Words] = {}
+        self._refused: dict[str, LaunchFailed] = {}
 
     async def measure(self, plan: CellPlan) -> Finding:
         """Measure one cell; the GPU-seconds are those of all attempts, launches included.
@@ -110,6 +111,11 @@ class Bench:
         raise AssertionError("tries is at least 1")
 
     async def _attempt(self, plan: CellPlan) -> _Attempt:
+        if plan.key in self._refused:
+            # What the config itself is to blame for is so again, and is paid for once.
+            failed = self._refused[plan.key]
+            outcome = Failed(kind=failed.kind, gpu_seconds=0.0, reason=failed.reason)
+            return _Attempt(Finding(outcome))
         try:
             async with self._node.server(plan.key, plan.launch, plan.gpus) as server:
                 attempt = await self._on(server, plan)
@@ -120,6 +126,10 @@ class Bench:
         except _Broken as broken:
             return broken.attempt
         except LaunchFailed as failed:
+            if not plan.launch.url and not failed.infrastructure:
+                self._refused[plan.key] = failed
+            elif plan.launch.url and failed.kind == "timeout":
+                raise InputError(f"{failed.reason}; start the server, or correct its url") from None
             cost = plan.gpus * failed.seconds
             summary = {"log": list(failed.log[-_LOG_LINES:])}
             outcome = Failed(

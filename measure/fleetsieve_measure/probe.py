@@ -49,14 +49,16 @@ def run(
 
 
 async def _first_model(url: str, key: str | None) -> str:
-    timeout = aiohttp.ClientTimeout(total=10)
+    address, timeout = f"{base_of(url)}/v1/models", aiohttp.ClientTimeout(total=10)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, headers=headers_of(key)) as session,
-            session.get(f"{base_of(url)}/v1/models", allow_redirects=False) as response,
+            session.get(address, allow_redirects=False) as response,
         ):
             listed = (await response.json(content_type=None))["data"]
             return str(listed[0]["id"])
+    except aiohttp.ClientConnectorError as error:
+        raise InputError(f"nothing answers at {url} ({error.strerror}); start a server") from None
     except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(f"{url} lists no model ({reason}); give --model NAME") from None

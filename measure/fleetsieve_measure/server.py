@@ -24,6 +24,7 @@ from fleetsieve_measure.results import FailureKind
 _T = TypeVar("_T")
 
 _HOST = "127.0.0.1"
+_UP = 15.0
 _POLL = 0.2
 _TAIL = 40
 # Characters or bytes in every vocabulary, and too many for a BOS token to make up the difference.
@@ -102,7 +103,8 @@ class Server:
         self.launch_seconds = 0.0
         self.takes_ids = False
         self.launched_for_this_lease = self._engine.launched
-        self._deadline = deadline
+        # A server that is said to be up is not waited for as one that has to load a model.
+        self._deadline = deadline if self._engine.launched else min(deadline, _UP)
         self._grace = grace
         self._patience = patience
         self._leftovers = leftovers

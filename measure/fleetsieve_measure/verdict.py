@@ -11,7 +11,7 @@ from fleetsieve_measure.record import Record
 
 # An early verdict on an SLO holds with this confidence at each look, and looks are few: the
 # sample grows by this factor from one to the next.
-_SURE, _GROWTH, _FIRST = 0.999, 1.5, 20
+_SURE, _GROWTH, _FIRST, _SEEN = 0.999, 1.5, 20, 5
 # The backlog grows by at least this share of the arrivals, and by so many standard deviations.
 _SHARE, _DEVIATIONS, _ARRIVALS, _SLOWER = 0.1, 3.0, 40, 1.1
 # Of the requests that ended last, so many have to have failed for a server that serves nobody.
@@ -87,6 +87,8 @@ class SloVerdict:
         """Why the run may end, in words; None while it may not."""
         if len(measured) < self._next or not self._slo:
             return None
+        if sum(record.end is not None for record in measured) < _SEEN:
+            return None  # a cell that is cut off has to have a throughput, if a poor one
         self._next = math.ceil(len(measured) * _GROWTH)
         met = True
         for name, limit in self._slo.items():

@@ -2,8 +2,8 @@
 
 NAME is mlx, dynamo or vllm. Each gets an environment of its own in `.engines/NAME`, or in
 `$FLEETSIEVE_ENGINES/NAME`, with exactly what `locks/NAME.txt` lists; one that is complete is left
-as it is. Packages come from where pip is configured to find them. With uv, on the PATH or beside
-this Python, mlx and dynamo take two seconds each, with pip fifteen.
+as it is. Packages come from where pip is configured to find them; mlx and dynamo take some
+fifteen seconds each.
 """
 
 import os
@@ -59,18 +59,10 @@ def _interpreter(name: str) -> str:
 
 
 def _commands(name: str, folder: Path) -> list[list[str | Path]]:
-    python, listed = folder / "bin" / "python", ["--quiet", "--no-deps", "-r", _lock(name)]
-    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    uv = shutil.which("uv", path=beside)
-    # uv does not read pip's configuration, which may say where PyTorch for a CPU is.
-    if uv is not None and name != "vllm":
-        return [
-            [uv, "venv", "--quiet", "--clear", "--python", _interpreter(name), folder],
-            [uv, "pip", "install", "--python", python, *listed],
-        ]
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check"]
     return [
         [_interpreter(name), "-m", "venv", "--clear", folder],
-        [python, "-m", "pip", "install", "--disable-pip-version-check", *listed],
+        [*pip, "--quiet", "--no-deps", "-r", _lock(name)],
     ]
 
 

@@ -14,9 +14,9 @@ from fleetsieve.errors import InputError
 from fleetsieve.events import Told
 from fleetsieve.fleet import Fleet
 from fleetsieve.journal import event_of, row_of
-from fleetsieve.launches import engine_for, launch_of, node_gpus
+from fleetsieve.launches import engine_for, launch_of, node_gpus, simulated
 from fleetsieve.live_engine import LiveEngine
-from fleetsieve.measuring_notes import remarks
+from fleetsieve.measuring_notes import highest_levels, remarks
 from fleetsieve.samples import SampleFolder
 from fleetsieve.sieve import Sieve
 from fleetsieve.traffic import lengths_of, load_of, rules_of, seed_of
@@ -267,3 +267,32 @@ def test_the_decision_says_what_was_short_and_what_was_saved():
     assert "chat on tp1 at 1;" in few
     assert saved == "1 run ended early, once decided, which saved 40 GPU-seconds"
     assert not list(remarks([told(1.0)]))
+
+
+def test_a_simulation_is_named_as_one(fleet):
+    assert simulated(fleet) == (
+        "the numbers of sim are those of a simulated engine with qwen3-8b, not of hardware"
+    )
+    assert simulated(changed(fleet, "kind: simulated, model: qwen3-8b", "kind: vllm")) is None
+
+
+def test_a_replica_that_keeps_its_slos_at_the_highest_load_may_carry_more():
+    """Demand 60 on two GPUs, and levels up to 4: 8 is all that is known of them."""
+    few = Fleet.parse(
+        "fleet: {gpus: 2}\nconfigs: [{name: a, gpus: 1}]\n"
+        "workloads: [{name: w, demand: 60, slo: {e2e_p50: 9}, loads: [1, 4]}]\n"
+    )
+    sieve = Sieve(few)
+    for cell in sieve.problem.cells():
+        values = {"throughput": cell.load, "e2e_p50": 1.0}
+        sieve.tell(cell, Measured(values=values, gpu_seconds=1.0))
+    (note,) = highest_levels(sieve.decision(), sieve.problem)
+    assert note.startswith("w on a kept the SLOs at the highest of the loads")
+    enough = Fleet.parse(
+        few.mapping() | {"workloads": [few.mapping()["workloads"][0] | {"demand": 8}]}
+    )
+    again = Sieve(enough)
+    for cell in again.problem.cells():
+        values = {"throughput": cell.load, "e2e_p50": 1.0}
+        again.tell(cell, Measured(values=values, gpu_seconds=1.0))
+    assert not list(highest_levels(again.decision(), again.problem))

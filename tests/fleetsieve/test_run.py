@@ -171,7 +171,21 @@ def test_a_signal_leaves_what_is_in_flight_to_the_next_run(inputs, study, number
     assert resumed.started[0] == engine.started[-1]
 
 
-def test_a_second_signal_does_not_wait():
+def test_a_signal_that_comes_twice_at_once_is_one():
+    """As from `timeout`, which signals the process and then its group."""
+
+    async def patient():
+        with Interrupt() as interrupt:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await interrupt.event.wait()
+
+    asyncio.run(patient())
+
+
+def test_a_second_signal_does_not_wait(monkeypatch):
+    monkeypatch.setattr("fleetsieve.interrupt._TWICE", -1.0)
+
     async def impatient():
         with Interrupt() as interrupt:
             os.kill(os.getpid(), signal.SIGINT)

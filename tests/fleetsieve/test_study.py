@@ -216,8 +216,22 @@ def test_a_grid_may_lie_elsewhere(path):
     grid = "{kind: grid, path: %s}"
     old = "{kind: vllm, model: some/model, url: http://here}"
     Study.open(path, fleet(old, grid % "a.csv")).close()
-    Study.open(path, fleet(old, grid % "b.csv")).close()
+    with Study.open(path, fleet(old, grid % "b.csv")) as study:
+        for event in EVENTS:
+            study.append(event)
     assert "other engine" in refusal(Study.open, path, fleet())
+
+
+def test_what_was_never_measured_may_become_something_else(path):
+    """A first run that ended before its first cell leaves a study, and a file to correct."""
+    old, new = "{kind: vllm, model: some/model, url: http://here}", "{kind: sglang, model: other}"
+    with Study.open(path, fleet()) as study:
+        study.append(next(event for event in EVENTS if isinstance(event, Asked)))
+    with Study.open(path, fleet(old, new)) as study:
+        for event in EVENTS:
+            study.append(event)
+    assert "other engine" in refusal(Study.open, path, fleet())
+    Study.open(path, fleet(old, new)).close()
 
 
 def test_a_text_file_is_no_study_and_stays_as_it_is(path):

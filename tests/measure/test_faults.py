@@ -116,7 +116,7 @@ FAULTS = {
     "a token now and then": ({"fault": "drip"}, "timeout", "none ended within 1.5 s"),
     "a byte now and then": ({"fault": "drip_bytes"}, "timeout", "none ended within 1.5 s"),
     "a reply without end": ({"fault": "endless"}, "timeout", "none ended within 1.5 s"),
-    "engine dead": (SILENT | {"readiness": "silence"}, "timeout", "vllm still runs"),
+    "engine dead": (SILENT | {"readiness": "silence"}, "unhealthy", "vllm still runs"),
     "stopped": ({"fault": "stop"}, "timeout", "vllm still runs"),
     "500": ({"fault": "status", "status": 500}, "error", "HTTP 500"),
     "unknown model": ({"fault": "status", "status": 404, "message": "no tiny"}, "error", "no tiny"),

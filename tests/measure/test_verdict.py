@@ -78,10 +78,12 @@ def test_an_slo_that_is_surely_missed_ends_the_run():
 
 def test_requests_in_flight_count_as_late_as_they_are_and_failures_as_late_for_ever():
     waiting = [record(float(k)) for k in range(30)]
+    assert SloVerdict({"e2e_p50": 5.0}).look(waiting, 100.0) is None, "nothing has ended"
+    waiting += [record(30.0, 31.0) for _ in range(5)]
     assert SloVerdict({"e2e_p50": 5.0}).look(waiting, 100.0) is not None
     assert SloVerdict({"ttft_p50": 5.0}).look(waiting, 100.0) is not None
     assert SloVerdict({"tpot_p50": 5.0}).look(waiting, 100.0) is None
-    assert SloVerdict({"e2e_p50": 5.0}).look(waiting, 30.0) is not None
+    assert SloVerdict({"e2e_p50": 5.0}).look(waiting, 40.0) is not None
     assert SloVerdict({"e2e_p50": 50.0}).look(waiting, 30.0) is None
     failed = [record(float(k), k + 0.1, ok=False) for k in range(30)]
     assert SloVerdict({"tpot_p50": 5.0}).look(failed, 100.0) is not None
