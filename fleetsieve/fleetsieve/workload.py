@@ -38,7 +38,31 @@ class TokenCount(Table):
         return self
 
 
-Tokens = Annotated[TokenCount, BeforeValidator(_lengths)]
+_COUNT_SCHEMA = {"type": "integer", "minimum": 1}
+_TOKENS_SCHEMA = {
+    "anyOf": [
+        _COUNT_SCHEMA,
+        {
+            "type": "object",
+            "required": ["lognormal"],
+            "additionalProperties": False,
+            "properties": {
+                "lognormal": {
+                    "type": "object",
+                    "required": ["median", "sigma"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "median": {"type": "number", "exclusiveMinimum": 0},
+                        "sigma": {"type": "number", "minimum": 0},
+                    },
+                },
+                "max": _COUNT_SCHEMA,
+            },
+        },
+        {"type": "null"},
+    ]
+}
+Tokens = Annotated[TokenCount | None, BeforeValidator(_lengths), WithJsonSchema(_TOKENS_SCHEMA)]
 _LEVELS = "distinct numbers above 0"
 _LOADS = "distinct numbers above 0 as a list, {per_gpu: [..]}, or {auto: <how many>}"
 _TOKENS = "a whole number of tokens, or {lognormal: {median: .., sigma: ..}, max: ..}"
@@ -47,8 +71,8 @@ _TOKENS = "a whole number of tokens, or {lognormal: {median: .., sigma: ..}, max
 class Requests(Table):
     """What the requests look like: token counts, or a trace file."""
 
-    prompt_tokens: Tokens | None = Field(default=None, description=_TOKENS)
-    output_tokens: Tokens | None = Field(default=None, description=_TOKENS)
+    prompt_tokens: Tokens = Field(default=None, description=_TOKENS)
+    output_tokens: Tokens = Field(default=None, description=_TOKENS)
     trace: Name | None = Field(default=None, description="the path of a trace file")
 
     @model_validator(mode="after")
