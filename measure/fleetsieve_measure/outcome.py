@@ -64,20 +64,28 @@ def outcome_of(sample: Sample, load: Load, rules: Rules, gpu_seconds: float) -> 
         # Latencies of a backlog that was cut off say how long it grew, not how long it will be.
         found = {}
     values = {"throughput": throughput} | {name: each.value for name, each in found.items()}
-    errors = {name: each.se for name, each in found.items() if each.se} | (
-        {"throughput": se} if se else {}
-    )
+    errors = {name: _error(each, rules.slo.get(name, math.inf)) for name, each in found.items()}
     summary["enough_requests"] = all(found[n].bounded for n in rules.slo if n in found)
     summary["goodput"] = throughput * _share_within(counted, rules.slo)
     outcome = Measured(
         values=values,
-        se={name: each for name, each in errors.items() if each},
+        se={name: each for name, each in {"throughput": se, **errors}.items() if each},
         gpu_seconds=gpu_seconds,
         saturated=overload,
         requests=len(good),
         summary=summary,
     )
     return Verdict(outcome)
+
+
+def _error(found: Statistic, limit: float) -> float | None:
+    """Standard error of a statistic; inf where nothing is known of it.
+
+    So it is with a percentile that a few failures make infinite, while it may well hold `limit`.
+    """
+    if math.isinf(found.value):
+        return math.inf if found.low <= limit else None
+    return found.se
 
 
 def _failed(reason: str, gpu_seconds: float, summary: Mapping[str, Any]) -> Failed:

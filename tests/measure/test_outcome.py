@@ -66,6 +66,18 @@ def test_failed_requests_are_late_for_ever_and_are_not_served():
     assert found.summary["first_error"] == "HTTP 500: no"
 
 
+def test_a_failure_among_few_requests_is_no_proof_that_an_slo_is_missed():
+    """1 of 60 fails: the p90 is finite, a p99 of 1 % failures is as likely as not."""
+    slo = {"e2e_p99": 2.0}
+    rules = Rules(slo=slo, warmup=10.0, seconds=100.0, longest=400.0, drain=60.0)
+    for failed, known in ((1, False), (10, True)):
+        records = [request(10.0 + k, ok=k >= failed) for k in range(60)]
+        found = outcome_of(sample(records), open_loop(1.0), rules, 50.0).outcome
+        assert isinstance(found, Measured)
+        assert found.values["e2e_p99"] == math.inf
+        assert found.se.get("e2e_p99") == (None if known else math.inf)
+
+
 def test_a_closed_loop_counts_completions_in_the_window():
     """4 users, 2 s a request: 2 requests/s, exactly so in each tenth of the window."""
     records = [request(2.0 * k + user / 2, e2e=2.0) for k in range(60) for user in range(4)]
