@@ -1,13 +1,11 @@
 """How long measuring is expected to take, for cells that are measured live."""
 
-import math
-
 from fleetsieve.fleet import Config, Fleet
 from fleetsieve.workload import Workload
+from fleetsieve_measure.metrics import requests_needed
 
 # The window is at most this many times as long as asked for, where percentiles need more requests.
 _LONGEST = 4.0
-_CONFIDENCE = 0.95
 
 
 def longest_window(fleet: Fleet) -> float:
@@ -15,18 +13,11 @@ def longest_window(fleet: Fleet) -> float:
     return _LONGEST * fleet.measure.seconds
 
 
-def requests_needed(workload: Workload) -> int:
-    """The fewest requests that bound every percentile of its SLOs above with 95 % confidence."""
-    percents = [float(name.partition("_p")[2]) for name in workload.slo if "_p" in name]
-    below = [percent / 100 for percent in percents if percent < 100]
-    return max((math.ceil(math.log(1 - _CONFIDENCE) / math.log(p)) for p in below), default=1)
-
-
 def measuring_seconds(fleet: Fleet, workload: Workload, load: float) -> float:
     """Warm-up and window of a cell; a concurrency says too little of when requests come."""
     measure = fleet.measure
     rate = workload.arrivals is None or workload.arrivals.load_kind == "rate"
-    needed = requests_needed(workload) / load if rate else 0.0
+    needed = requests_needed(list(workload.slo)) / load if rate else 0.0
     return measure.warmup_seconds + min(max(measure.seconds, needed), longest_window(fleet))
 
 

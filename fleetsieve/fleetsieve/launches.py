@@ -64,11 +64,13 @@ def launch_of(fleet: Fleet, config: Config) -> Launch:
 
 def simulated(fleet: Fleet) -> str | None:
     """A sentence on configs whose numbers come from the simulation; None without any."""
-    engines = {config.name: engine_for(fleet, config) for config in fleet.configs}
-    names = [name for name, engine in engines.items() if engine.kind == "simulated"]
-    if not names:
+    default = None if gpus_here() else _DEFAULT
+    engines = {config.name: fleet.engine_of(config.name) or default for config in fleet.configs}
+    found = {name: e for name, e in engines.items() if e is not None and e.kind == "simulated"}
+    if not found:
         return None
-    models = sorted({engines[name].model or _DEFAULT.model or "" for name in names})
+    names = list(found)
+    models = sorted({engine.model or _DEFAULT.model or "" for engine in found.values()})
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return (
         f"the numbers of {', '.join(names[:3])}{more} are those of a simulated engine with "

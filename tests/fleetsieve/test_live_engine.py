@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fleetsieve.cell import Cell
-from fleetsieve.durations import launch_seconds, measuring_seconds, requests_needed
+from fleetsieve.durations import launch_seconds, measuring_seconds
 from fleetsieve.errors import InputError
 from fleetsieve.events import Told
 from fleetsieve.fleet import Fleet
@@ -23,7 +23,6 @@ from fleetsieve.traffic import lengths_of, load_of, rules_of, seed_of
 from fleetsieve_measure import Failed, Measured
 from fleetsieve_measure.bench import Finding
 from fleetsieve_measure.load import ClosedLoop, OpenLoop
-from fleetsieve_measure.percentiles import needed
 from fleetsieve_measure.record import Record
 from fleetsieve_measure.trial import Sample
 
@@ -163,7 +162,6 @@ def test_rules_follow_the_file(fleet):
 
 def test_expected_costs_count_the_requests_that_percentiles_need(fleet):
     chat, users = fleet.workloads
-    assert requests_needed(chat) == needed(99) == 299
     assert measuring_seconds(fleet, chat, 8.0) == 10 + 100
     assert measuring_seconds(fleet, chat, 2.0) == 10 + 149.5
     assert measuring_seconds(fleet, chat, 0.1) == 10 + 400
