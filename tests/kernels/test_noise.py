@@ -1,4 +1,4 @@
-"""Noise from run to run: the likelihood and posterior of repeated cells against every single run."""
+"""Noise from run to run: likelihood and posterior of repeated cells against every single run."""
 
 # NumPy arrays stand in for JAX ones.
 # pyright: reportArgumentType=false, reportCallIssue=false
