@@ -56,6 +56,15 @@ class Observations:
             noise=noise,
         )
 
+    def told(self, truth: "Observations", index: int) -> "Observations":
+        """With the cell at `index` as it is in `truth`."""
+        here = np.arange(len(self.measured)) == index
+        parts = {
+            name: np.where(here if old.ndim == 1 else here[:, None], getattr(truth, name), old)
+            for name, old in vars(self).items()
+        }
+        return Observations(**parts)
+
     @property
     def exact(self) -> Bool[np.ndarray, "N P"]:
         """Which outputs are known exactly."""

@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from fleetsieve.belief import Belief
+from fleetsieve.belief import Assessment, Belief
 from fleetsieve.choice import best_allocation, servable
+from fleetsieve.clairvoyant import clairvoyant
 from fleetsieve.columns import PLANS
 from fleetsieve.oracle import Oracle
-from fleetsieve.policies import POLICIES, Choice
-from fleetsieve.problem import Problem, Truth
-from fleetsieve.recommendation import kappa_level
+from fleetsieve.policies import POLICIES, Choice, Policy
+from fleetsieve.problem import ABSENT, Problem, Truth
+from fleetsieve.pruned import prune
+from fleetsieve.recommendation import level_of
 from fleetsieve.search import Search, best
+from fleetsieve.tuner import bo, settled
+
+NAMES = (*POLICIES, "bo", "clairvoyant", *PLANS, "bo_alone", "pruned")
 
 # Steps that other orders may pass through again: this many bytes, some 100 per cell and output.
 _MEMORY, _STEP = 2**27, 100
@@ -107,13 +112,11 @@ class _Step:
     """Where a policy stands once some cells were measured; the order has no part in it."""
 
     search: Search
-    policy: str
+    policy: Policy
 
     @cached_property
     def replicas(self) -> Int[np.ndarray, "W C"]:
-        problem, found = self.search.belief.problem, self.search.assessment
-        active = servable(problem, found.kappa_upper)
-        return best_allocation(problem, found.kappa_lower, active).replicas
+        return _recommended(self.search, self.search.assessment)
 
     @cached_property
     def choice(self) -> Choice | None:
@@ -121,7 +124,13 @@ class _Step:
         search = self.search
         if search.certified or search.infeasible or not search.free.any():
             return None
-        return search.weigh(POLICIES[self.policy], search.free)
+        return search.weigh(self.policy, search.free)
+
+
+def _recommended(search: Search, found: Assessment) -> Int[np.ndarray, "W C"]:
+    problem = search.belief.problem
+    active = servable(problem, found.kappa_upper)
+    return best_allocation(problem, found.kappa_lower, active).replicas
 
 
 class Replayer:
@@ -130,30 +139,67 @@ class Replayer:
     def __init__(self, case: Case) -> None:
         """Nothing is computed before the first run."""
         self._case = case
+        self._policies = {**POLICIES, "bo": bo, "clairvoyant": clairvoyant(case.truth)}
         cells = case.problem.exists.size * len(case.problem.outputs)
         self._most = max(1, _MEMORY // (_STEP * max(cells, 1)))
-        self._steps: OrderedDict[tuple[str, tuple[int, ...]], _Step] = OrderedDict()
+        self._steps: OrderedDict[tuple[Policy, tuple[int, ...]], _Step] = OrderedDict()
 
     def run(self, policy: str, order: int, seed: int) -> Run:
         """Replay `policy`; `order` and `seed` decide its draws and tie-breaks."""
         rng = np.random.default_rng([seed, order])
         if policy in PLANS:
             return _without_model(self._case, policy, order, rng)
-        return self._with_model(policy, order, rng)
+        if policy == "bo_alone":
+            return self._alone(order, rng)
+        if policy == "pruned":
+            return self._pruned(order, rng)
+        return self._with_model(policy, order, rng)[0]
 
-    def _with_model(self, policy: str, order: int, rng: np.random.Generator) -> Run:
+    def _with_model(self, policy: str, order: int, rng: np.random.Generator) -> tuple[Run, Search]:
         case, ledger = self._case, _Ledger(self._case)
         shuffle = rng.random(case.problem.exists.size)
-        step = self._kept(_Step(Search.start(case.belief, case.tolerance), policy))
+        step = self._kept(_Step(Search.start(case.belief, case.tolerance), self._policies[policy]))
         while True:
             ledger.recommend(step.replicas)
             search = step.search
             if step.choice is None:
-                level = kappa_level(search)
-                return ledger.close(order, search.certified, step.replicas, level)
+                return _close(ledger, order, search.certified, search, search.assessment), search
             pick = best(step.choice, search.free, shuffle)
             ledger.pay(np.unravel_index(pick.index, case.problem.exists.shape))
-            step = self._kept(_Step(search.after(pick.index, case.truth), policy))
+            step = self._kept(_Step(search.after(pick.index, case.truth), step.policy))
+
+    def _pruned(self, order: int, rng: np.random.Generator) -> Run:
+        """The cells of a certificate of `sieve` less those that it does without.
+
+        A set and no sequence: its cost is that of the oracle's decision too, if it decides so.
+        """
+        run, found = self._with_model("sieve", order, rng)
+        if not run.certified:
+            return run
+        case, ledger = self._case, _Ledger(self._case)
+        start = Search.start(case.belief, case.tolerance)
+        found = prune(start, case.truth, found.order)
+        for index in found.order:
+            ledger.pay(np.unravel_index(index, case.problem.exists.shape))
+        ledger.recommend(_recommended(found, found.fresh))
+        return _close(ledger, order, True, found, found.fresh)
+
+    def _alone(self, order: int, rng: np.random.Generator) -> Run:
+        """`bo` until no workload promises more, decided by what was measured."""
+        case, ledger = self._case, _Ledger(self._case)
+        shuffle = rng.random(case.problem.exists.size)
+        search = Search.start(case.belief, case.tolerance)
+        while True:
+            measured = search.truth.status != ABSENT
+            kappa, level = _by_hand(case, measured, contiguous=False)
+            replicas = best_allocation(case.problem, kappa, servable(case.problem, kappa)).replicas
+            ledger.recommend(replicas)
+            choice = search.weigh(bo, search.free)
+            if not search.free.any() or settled(choice):
+                return ledger.close(order, True, replicas, level)
+            pick = best(choice, search.free, shuffle)
+            ledger.pay(np.unravel_index(pick.index, case.problem.exists.shape))
+            search = search.after(pick.index, case.truth)
 
     def _kept(self, step: _Step) -> _Step:
         """The step that an earlier order computed, if it is still there."""
@@ -163,6 +209,11 @@ class Replayer:
         if len(self._steps) > self._most:
             self._steps.popitem(last=False)
         return known
+
+
+def _close(ledger: _Ledger, order: int, certified: bool, search: Search, found: Assessment) -> Run:
+    replicas = _recommended(search, found)
+    return ledger.close(order, certified, replicas, level_of(search, found))
 
 
 def _without_model(case: Case, policy: str, order: int, rng: np.random.Generator) -> Run:

@@ -24,7 +24,7 @@ from fleetsieve_kernels.posterior import Posterior, Rows, Table, marginals, obse
 # Candidates evaluated together: bounds the memory at this many times K·N·P numbers.
 _BLOCK = 32
 # The distance is measured a little below V^U: at V^U itself the least drop of a κ^U costs a GPU.
-_SHY = 0.98
+SHY = 0.98
 
 
 class Fleet(NamedTuple):
@@ -95,7 +95,7 @@ def view(
         fleet.shape,
         fleet.measured_only,
     )
-    lower, upper, _ = _values(intervals, needs, fleet)
+    lower, upper, _ = values_of(intervals, needs, fleet)
     return View(mean, sd, *intervals, lower, upper)
 
 
@@ -124,14 +124,14 @@ def expected_gains(
         intervals = capacity_intervals(
             bound(mean, q * sd, known), known, levels, slack, fleet.shape, fleet.measured_only
         )
-        lower, upper, tables = _values(intervals, needs, fleet)
+        lower, upper, tables = values_of(intervals, needs, fleet)
         return lower, upper, tables
 
     mean = jnp.where(known.exact, known.value, posterior.mean)
     sd = jnp.where(known.exact, 0, jnp.sqrt(posterior.variance) * inflation)
     lower, target, tables = state(mean, sd, known)
-    gap, target = target - lower, _SHY * target
-    distance = _distance(tables, target, needs, fleet.gpus)
+    gap, target = target - lower, SHY * target
+    distance = distance_of(tables, target, needs, fleet.gpus)
 
     def candidate(index: Array) -> tuple[Array, Array]:
         gain, variance = observe(posterior, index, noise[index])
@@ -143,13 +143,13 @@ def expected_gains(
             then = Known(drawn, exact, known.measured | here, known.broken)
             width = jnp.where(exact, 0, jnp.sqrt(variance) * inflation)
             lower, upper, tables = state(drawn, width, then)
-            return upper - lower, _distance(tables, target, needs, fleet.gpus)
+            return upper - lower, distance_of(tables, target, needs, fleet.gpus)
 
         gaps, distances = jax.vmap(fantasy)(nodes)
         return gap - jnp.mean(gaps), distance - jnp.mean(distances)
 
     free = levels.exists & ~known.broken & ~jnp.all(known.exact, axis=-1)
-    return Gains(*_over_free(candidate, free, gap.dtype))
+    return Gains(*over_free(candidate, free, gap.dtype))
 
 
 @jax.jit
@@ -158,7 +158,7 @@ def assume(posterior: Posterior, index: Int[Array, ""], noise: Float[Array, " P"
     return update(posterior, index, posterior.mean[index], noise)
 
 
-def _over_free(
+def over_free(
     candidate: Callable[[Array], tuple[Array, Array]], free: Bool[Array, " N"], dtype: DTypeLike
 ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
     """Both gains of every free cell, 0 of the others: block by block, free ones alone."""
@@ -179,7 +179,7 @@ def _over_free(
     return jnp.where(free, gains[0], 0), jnp.where(free, gains[1], 0)
 
 
-def _values(
+def values_of(
     intervals: tuple[Array, Array], needs: Needs, fleet: Fleet
 ) -> tuple[Array, Array, tuple[Array, Array, Array]]:
     """V^L and V^U over the same F, with both fulfillment tables and F."""
@@ -196,9 +196,10 @@ def _values(
     return values[0], values[1], (tables[0], tables[1], active)
 
 
-def _distance(
+def distance_of(
     tables: tuple[Array, Array, Bool[Array, " W"]], target: Array, needs: Needs, gpus: int
 ) -> Array:
+    """The distance of `expected_gains`, from the tables of `values_of`."""
     lower, upper, active = tables
     fewest = [jnp.sum(table < target, axis=-1, dtype=jnp.int32) for table in (lower, upper)]
     apart = jnp.where(active, jnp.minimum(fewest[0], gpus) - jnp.minimum(fewest[1], gpus), 0)
