@@ -187,6 +187,7 @@ class Replayer:
     def _alone(self, order: int, rng: np.random.Generator) -> Run:
         """`bo` until no workload promises more, decided by what was measured."""
         case, ledger = self._case, _Ledger(self._case)
+        cost = case.problem.gpu_seconds.ravel()
         shuffle = rng.random(case.problem.exists.size)
         search = Search.start(case.belief, case.tolerance)
         while True:
@@ -195,7 +196,7 @@ class Replayer:
             replicas = best_allocation(case.problem, kappa, servable(case.problem, kappa)).replicas
             ledger.recommend(replicas)
             choice = search.weigh(bo, search.free)
-            if not search.free.any() or settled(choice):
+            if not search.free.any() or settled(choice, cost):
                 return ledger.close(order, True, replicas, level)
             pick = best(choice, search.free, shuffle)
             ledger.pay(np.unravel_index(pick.index, case.problem.exists.shape))

@@ -1,9 +1,10 @@
 """Constrained Bayesian optimisation of each workload alone, as a tuner of one service does it.
 
 The objective is a cell's requests/s per GPU, under the condition that all SLOs hold (Gardner et
-al. 2014): expected improvement on the best cell so far, times the probability that the SLOs hold.
-Workloads take turns. What such tuners lack, a view of the fleet, is all that is left out: means
-and sds are the marginals of the joint model, so a workload learns from others here too.
+al. 2014): expected improvement on the best cell so far, times the probability that the SLOs hold,
+per GPU-second (Snoek et al. 2012). Workloads take turns. What such a tuner lacks, a view of the
+fleet, is all that is left out: means and sds are the marginals of the joint model, so a workload
+learns from the others here too.
 """
 
 import numpy as np
@@ -18,19 +19,22 @@ ENOUGH = 0.01
 
 
 def bo(situation: Situation) -> Choice:
-    """Constrained expected improvement of the workload whose turn it is.
+    """Constrained expected improvement per GPU-second, of the workload whose turn it is.
 
     That is the one with the fewest outcomes, first those that may still improve; with demand only.
     """
     shape = situation.belief.problem.exists.shape
     gain = improvement(situation)
     turn = np.repeat(_turn(situation, gain), shape[1] * shape[2])
-    return Choice(np.where(turn, gain, -1.0), np.zeros(gain.size))
+    return Choice(np.where(turn, gain / situation.cost, -1.0), np.zeros(gain.size))
 
 
-def settled(choice: Choice) -> bool:
-    """Whether `bo` sees no improvement that is worth a benchmark, of any workload."""
-    return bool(choice.score.max(initial=0.0) < ENOUGH)
+def settled(choice: Choice, cost: Float[np.ndarray, " N"]) -> bool:
+    """Whether `bo` sees no improvement that is worth a benchmark, of any workload.
+
+    `cost` are the GPU-seconds that the choice was made by.
+    """
+    return bool((choice.score * cost).max(initial=0.0) < ENOUGH)
 
 
 def improvement(situation: Situation) -> Float[np.ndarray, " N"]:
@@ -39,26 +43,23 @@ def improvement(situation: Situation) -> Float[np.ndarray, " N"]:
     The best so far is the best measured cell that holds, below every level that broke. Before
     there is one, any gain is an improvement on nothing, and counted in units of the largest.
     """
-    belief, found = situation.belief, situation.assessment
-    problem, observed = belief.problem, situation.observed
-    shape = problem.exists.shape
-    size = np.broadcast_to(problem.sizes[None, :, None], shape).ravel()
-    mean, sd = found.mean[:, 0] + np.log(throughput_scale(problem) / size), found.sd[:, 0]
-    holds = observed.measured & ~observed.broken
-    holds &= ((found.mean[:, 1:] <= 0) | ~belief.limited).all(axis=1)
-    reached = _below_breaks(situation)
-    best = np.where(holds & reached, mean, -np.inf).reshape(shape[0], -1).max(axis=1)
-    expected = np.where(situation.free, mean + sd**2 / 2, -np.inf).reshape(shape[0], -1)
-    unit = np.where(np.isfinite(best), best, expected.max(axis=1))
-    unit = np.where(np.isfinite(unit), unit, 0.0)
-    per_cell = [np.repeat(x, shape[1] * shape[2]) for x in (best, unit)]
-    gain = expected_improvement(mean - per_cell[1], sd, np.exp(per_cell[0] - per_cell[1]))
-    return np.where(situation.free, gain * likely(belief, found), 0.0)
+    belief, found, problem = situation.belief, situation.assessment, situation.belief.problem
+    size = np.broadcast_to(problem.sizes[None, :, None], problem.exists.shape).ravel()
+    log = found.mean[:, 0] + np.log(throughput_scale(problem) / size)
+    log, sd, free, holds = (
+        values.reshape(len(problem.workloads), -1)
+        for values in (log, found.sd[:, 0], situation.free, _hold(situation))
+    )
+    best = np.where(holds, log, -np.inf).max(axis=1, keepdims=True)
+    most = np.where(free, log + sd**2 / 2, -np.inf).max(axis=1, keepdims=True)
+    unit = np.where(np.isfinite(best), best, np.where(np.isfinite(most), most, 0.0))
+    gain = expected_improvement(log - unit, sd, np.exp(best - unit))
+    return np.where(situation.free, gain.ravel() * likely(belief, found), 0.0)
 
 
 def expected_improvement(
-    mean: Float[np.ndarray, " N"], sd: Float[np.ndarray, " N"], best: Float[np.ndarray, " N"]
-) -> Float[np.ndarray, " N"]:
+    mean: Float[np.ndarray, "*n"], sd: Float[np.ndarray, "*n"], best: Float[np.ndarray, "*#n"]
+) -> Float[np.ndarray, "*n"]:
     """E[max(exp(x) - best, 0)] for x ~ N(mean, sd²): the price of a call (Black & Scholes 1973)."""
     sd = np.maximum(sd, 1e-12)
     with np.errstate(divide="ignore"):
@@ -81,7 +82,10 @@ def _turn(situation: Situation, gain: Float[np.ndarray, " N"]) -> Bool[np.ndarra
     return np.arange(workloads) == np.argmin(count)
 
 
-def _below_breaks(situation: Situation) -> Bool[np.ndarray, " N"]:
-    breaks = situation.belief.breaks(situation.observed)
-    columns = breaks.reshape(situation.belief.problem.exists.shape)
-    return ~np.logical_or.accumulate(columns, axis=-1).ravel()
+def _hold(situation: Situation) -> Bool[np.ndarray, " N"]:
+    """Measured cells that hold, below every level of their column that broke."""
+    belief, observed = situation.belief, situation.observed
+    columns = belief.breaks(observed).reshape(belief.problem.exists.shape)
+    below = ~np.logical_or.accumulate(columns, axis=-1).ravel()
+    met = (situation.assessment.mean[:, 1:] <= 0) | ~belief.limited
+    return observed.measured & below & met.all(axis=1)

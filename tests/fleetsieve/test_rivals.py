@@ -19,7 +19,7 @@ from fleetsieve.problem import ABSENT, Problem
 from fleetsieve.pruned import prune
 from fleetsieve.replay_run import Case, Replayer
 from fleetsieve.search import Search
-from fleetsieve.tuner import ENOUGH, bo, expected_improvement, settled
+from fleetsieve.tuner import bo, expected_improvement, settled
 from fleetsieve_measure import Failed, Measured
 
 SIZES, RATES, GPUS = (1, 2, 4), (0.4, 0.8, 1.6, 3.2), 8
@@ -156,7 +156,7 @@ def test_near_certainty_expected_improvement_is_the_textbook_one_of_a_normal_val
 
 
 def test_scores_are_expected_improvement_times_the_probability_of_all_slos():
-    """Of the workload with fewest outcomes, in units of its best cell per GPU that holds."""
+    """Of the workload with fewest outcomes, in units of its best cell per GPU, per GPU-second."""
     search, truth = started(1)
     problem = search.belief.problem
     cells = [("chat", "tp1", 0.4), ("chat", "tp4", 1.6), ("code", "tp1", 0.4)]
@@ -180,21 +180,22 @@ def test_scores_are_expected_improvement_times_the_probability_of_all_slos():
             limit=300,
         )
         held = norm.cdf(-m[1] / s[1]) * norm.cdf(-m[2] / s[2])
-        assert score[1, c, level] == pytest.approx(gain * held, abs=1e-5)
+        paid = score[1, c, level] * problem.gpu_seconds[1, c, level]
+        assert paid == pytest.approx(gain * held, abs=1e-5)
 
 
 def test_workloads_take_turns_until_none_promises_more():
     search, truth = started(0)
     problem = search.belief.problem
     shuffle = np.random.default_rng(0).random(problem.exists.size)
-    count = np.zeros(2, int)
+    count, cost = np.zeros(2, int), problem.gpu_seconds.ravel()
     while True:
         choice = search.weigh(bo, search.free)
         pick = search.pick(bo, shuffle)
-        if pick is None or settled(choice):
+        if pick is None or settled(choice, cost):
             break
         w = pick.index // (problem.exists.size // 2)
-        assert pick.score >= ENOUGH
+        assert pick.score * cost[pick.index] > 0
         if count.sum() < 6:
             assert count[w] == count.min(), "both are open at first"
         count[w] += 1
