@@ -17,6 +17,8 @@ from fleetsieve.observations import Observations
 
 # Less than this is rounding noise of a gap in [0, 1].
 _NOTHING = 1e-12
+# The score of a cell that is not to be measured before an outcome of a pending one is known.
+WAIT = -np.inf
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,15 @@ def sieve(situation: Situation) -> Choice:
 def by_gains(
     situation: Situation, gap: Float[np.ndarray, " N"], distance: Float[np.ndarray, " N"]
 ) -> Choice:
-    """Cells by what they take off the gap and the distance, with the fallback of `sieve`."""
+    """Cells by what they take off the gap and the distance, with the fallback of `sieve`.
+
+    While cells are pending there is no fallback but to wait: their outcomes may settle what no
+    further cell promises to settle, and waiting costs no GPU-seconds.
+    """
     total = np.where(situation.free, gap + distance, 0.0)
     if total.max(initial=0.0) <= _NOTHING:
+        if situation.pending:
+            return Choice(np.full(total.shape, WAIT), np.zeros(total.shape))
         total = _uncertain(situation)
     return Choice(total / situation.cost, np.where(situation.free, gap, 0.0))
 
