@@ -5,9 +5,10 @@
 
 `sieve` is replayed in virtual time with 1, 2, 4 and 8 cells in flight. A cell takes its GPU-seconds
 over the GPUs of its config; launches cost nothing. Cells that end together are told together, then
-every free slot asks, the cells still in flight being pending. The certificate ends it: what is in
-flight then has cost its GPUs up to that moment. A cell in flight is never cut short, also when a
-lower level of its column turns out to break.
+every free slot asks, the cells still in flight being pending; a slot stays free while no cell
+promises anything if those turn out as expected (`--hasty` fills it). The certificate ends it: what
+is in flight then has cost its GPUs up to that moment. A cell in flight is never cut short, also
+when a lower level of its column turns out to break.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from fleetsieve.inputs import Inputs
 from fleetsieve.policies import sieve
 from fleetsieve.problem import Problem, Truth
 from fleetsieve.random_fleet import random_fleet
+from fleetsieve.runs import Runs
 from fleetsieve.search import Search
 
 SLOTS = (1, 2, 4, 8)
@@ -36,7 +38,7 @@ class Flight:
     told: int
 
 
-def fly(search: Search, truth: Truth, slots: int, seed: int) -> Flight:
+def fly(search: Search, truth: Truth, slots: int, seed: int, *, patient: bool = True) -> Flight:
     """Measure with up to `slots` cells in flight until nothing is left to ask or to know."""
     problem = search.belief.problem
     shuffle = np.random.default_rng(seed).random(problem.exists.size)
@@ -45,7 +47,7 @@ def fly(search: Search, truth: Truth, slots: int, seed: int) -> Flight:
     now, paid, ends = 0.0, 0.0, {}
     while not (search.certified or search.infeasible):
         while len(ends) < slots:
-            pick = search.pick(sieve, shuffle, pending=tuple(ends))
+            pick = search.pick(sieve, shuffle, pending=tuple(ends), patient=patient)
             if pick is None:
                 break
             ends[pick.index] = now + cost[pick.index] / gpus[pick.index]
@@ -55,7 +57,7 @@ def fly(search: Search, truth: Truth, slots: int, seed: int) -> Flight:
         for index in [index for index, end in ends.items() if end == now]:
             del ends[index]
             paid += cost[index]
-            search = search.after(index, truth)
+            search = search.after(Runs.of_truth(truth, np.array([index])))
     paid += sum(cost[index] - (end - now) * gpus[index] for index, end in ends.items())
     return Flight(search.certified, float(paid), float(now), len(search.order))
 
@@ -66,6 +68,7 @@ def main() -> None:
     parser.add_argument("--fleet", action="append", type=Path, default=[], help="with a grid")
     parser.add_argument("--random", type=int, default=0, help="how many random fleets")
     parser.add_argument("--first", type=int, default=0, help="seed of the first random fleet")
+    parser.add_argument("--hasty", action="store_true", help="never wait, always fill every slot")
     arguments = parser.parse_args()
     use_compilation_cache()
     given = [(str(path), Inputs.read(path)) for path in arguments.fleet]
@@ -77,8 +80,8 @@ def main() -> None:
     for seed, (name, fleet, grid) in enumerate(cases):
         problem = Problem.build(fleet, grid)
         belief = Belief(problem, confidence=fleet.decision.confidence)
-        start = Search.start(belief, fleet.decision.tolerance)
-        flights = [fly(start, problem.truth(grid), slots, seed) for slots in SLOTS]
+        start, truth = Search.start(belief, fleet.decision.tolerance), problem.truth(grid)
+        flights = [fly(start, truth, n, seed, patient=not arguments.hasty) for n in SLOTS]
         whole = problem.gpu_seconds.sum()
         text = [f"{f.gpu_seconds / whole:.3f} {f.seconds:.0f} s {f.told}" for f in flights]
         print(f"{name}: {'; '.join(text)}", flush=True)

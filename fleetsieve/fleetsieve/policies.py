@@ -17,8 +17,6 @@ from fleetsieve.observations import Observations
 
 # Less than this is rounding noise of a gap in [0, 1].
 _NOTHING = 1e-12
-# The score of a cell that is not to be measured before an outcome of a pending one is known.
-WAIT = -np.inf
 
 
 @dataclass(frozen=True)
@@ -45,10 +43,15 @@ class Situation:
 
 @dataclass(frozen=True)
 class Choice:
-    """Score of every cell and, where the policy computes it, the expected gap reduction."""
+    """Score of every cell and, where the policy computes it, the expected gap reduction.
+
+    `wait`: no cell promises anything if the pending ones turn out as expected, so that whoever can
+    wait should do so until one has.
+    """
 
     score: Float[np.ndarray, " N"]
     gap_reduction: Float[np.ndarray, " N"]
+    wait: bool = False
 
 
 Policy = Callable[[Situation], Choice]
@@ -68,17 +71,12 @@ def sieve(situation: Situation) -> Choice:
 def by_gains(
     situation: Situation, gap: Float[np.ndarray, " N"], distance: Float[np.ndarray, " N"]
 ) -> Choice:
-    """Cells by what they take off the gap and the distance, with the fallback of `sieve`.
-
-    While cells are pending there is no fallback but to wait: their outcomes may settle what no
-    further cell promises to settle, and waiting costs no GPU-seconds.
-    """
+    """Cells by what they take off the gap and the distance, with the fallback of `sieve`."""
     total = np.where(situation.free, gap + distance, 0.0)
-    if total.max(initial=0.0) <= _NOTHING:
-        if situation.pending:
-            return Choice(np.full(total.shape, WAIT), np.zeros(total.shape))
+    nothing = bool(total.max(initial=0.0) <= _NOTHING)
+    if nothing:
         total = _uncertain(situation)
-    return Choice(total / situation.cost, np.where(situation.free, gap, 0.0))
+    return Choice(total / situation.cost, np.where(situation.free, gap, 0.0), wait=nothing)
 
 
 def likely(belief: Belief, assessment: Assessment) -> Float[np.ndarray, " N"]:

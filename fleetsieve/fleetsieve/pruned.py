@@ -5,32 +5,29 @@ cells the model would come to trust, by luck. No policy can know, so none can at
 over all subsets might still find a cheaper one.
 """
 
-from collections.abc import Iterable
+import numpy as np
 
-from fleetsieve.problem import Truth
+from fleetsieve.runs import Runs
 from fleetsieve.search import Search
 
 
-def prune(start: Search, truth: Truth, cells: Iterable[int]) -> Search:
-    """A subset of `cells` that certifies and from which no further cell can go.
+def prune(start: Search, told: Runs) -> Search:
+    """What remains of `told` when cells go as long as the rest certifies; none can go then.
 
     The dearest is tried first, again and again until a whole round removes none; every trial is a
     refit to what remains. `start` is a search without observations; its belief and tolerance are
-    the rule. If `cells` themselves do not certify, they come back as they are.
+    the rule. If `told` itself does not certify, it stays as it is.
     """
-    cost = start.belief.problem.gpu_seconds.ravel()
-    kept = sorted(cells, key=lambda index: -cost[index])
-    found = told(start, truth, kept)
-    if not certifies(found):
-        return found
-    before = len(kept) + 1
-    while len(kept) < before:
-        before = len(kept)
-        for index in tuple(kept):
-            rest = [other for other in kept if other != index]
-            without = told(start, truth, rest)
-            if certifies(without):
-                kept, found = rest, without
+    cost = start.belief.problem.gpu_seconds.ravel() * np.bincount(
+        told.cell, minlength=start.belief.problem.exists.size
+    )
+    found = start.after(told)
+    before = len(told) + 1
+    while certifies(found) and len(found.told) < before:
+        before = len(found.told)
+        for cell in sorted(set(found.order), key=lambda cell: -cost[cell]):
+            without = start.after(found.told.only(found.told.cell != cell))
+            found = without if certifies(without) else found
     return found
 
 
@@ -38,10 +35,3 @@ def certifies(search: Search) -> bool:
     """Whether a fit to all observations certifies, whenever a fit is due."""
     gap, value = search.fresh.gap, search.fresh.value_upper
     return bool(gap <= search.tolerance < value)
-
-
-def told(start: Search, truth: Truth, cells: Iterable[int]) -> Search:
-    """`start` with the outcomes of `cells`."""
-    for index in cells:
-        start = start.after(int(index), truth)
-    return start

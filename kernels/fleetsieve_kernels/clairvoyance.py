@@ -16,7 +16,15 @@ from fleetsieve_kernels.acquisition import (
     over_free,
     values_of,
 )
-from fleetsieve_kernels.bounds import Known, Levels, bound, capacity_intervals, white_slack
+from fleetsieve_kernels.bounds import (
+    Doubt,
+    Known,
+    Levels,
+    bound,
+    capacity_intervals,
+    halfwidth,
+    white_slack,
+)
 from fleetsieve_kernels.hyper import Hyper, constrain
 from fleetsieve_kernels.posterior import Posterior, reveal
 
@@ -45,6 +53,7 @@ def true_gains(
     levels: Levels,
     needs: Needs,
     fleet: Fleet,
+    doubt: Doubt | None = None,
 ) -> Gains:
     """Reduction of the gap Γ and of the distance by each cell's true outcome, theta as it is.
 
@@ -55,7 +64,8 @@ def true_gains(
 
     def state(mean: Array, variance: Array, known: Known, q: Array) -> tuple[Array, Array, tuple]:
         centre = jnp.where(known.exact, known.value, mean)
-        width = jnp.where(known.exact, 0, q * jnp.sqrt(variance) * inflation)
+        sd = jnp.where(known.exact, 0, jnp.sqrt(variance) * inflation)
+        width = halfwidth(q, sd, doubt)
         slack, shape = white_slack(hyper, q), fleet.shape
         intervals = capacity_intervals(
             bound(centre, width, known), known, levels, slack, shape, fleet.measured_only

@@ -18,6 +18,7 @@ from fleetsieve.policies import sieve
 from fleetsieve.problem import ABSENT, Problem
 from fleetsieve.pruned import prune
 from fleetsieve.replay_run import Case, Replayer
+from fleetsieve.runs import Runs
 from fleetsieve.search import Search
 from fleetsieve.tuner import bo, expected_improvement, settled
 from fleetsieve_measure import Failed, Measured
@@ -66,6 +67,14 @@ def started(seed, noise=0.0):
     return Search.start(belief, TOLERANCE), problem.outcomes(outcomes(seed, noise))
 
 
+def everything(truth):
+    return Runs.of_truth(truth, np.flatnonzero(truth.status.ravel() != ABSENT))
+
+
+def one(truth, index):
+    return Runs.of_truth(truth, np.array([int(index)]))
+
+
 def replayer(seed):
     search, truth = started(seed)
     problem = search.belief.problem
@@ -98,16 +107,16 @@ def test_every_reduction_is_that_of_telling_the_outcome(seed, noise):
     problem = search.belief.problem
     rng = np.random.default_rng(seed)
     for index in rng.permutation(np.flatnonzero(problem.exists.ravel()))[:7]:
-        search = search.after(int(index), truth)
+        search = search.after(one(truth, index))
     belief, now = search.belief, search.assessment
     target = 0.98 * now.value_upper
     apart, gap = distance(problem, now, target), now.value_upper - now.value_lower
-    known = Observations.of(problem, truth)
+    known = Observations.of(problem, everything(truth))
     gaps, distances = belief.true_gains(search.observed, known, search.hypothesis)
     assert search.free.sum() > 10
     expected = np.zeros((2, search.free.size))
     for index in np.flatnonzero(search.free):
-        then = belief.assess(search.after(int(index), truth).observed, search.hypothesis)
+        then = belief.assess(search.after(one(truth, index)).observed, search.hypothesis)
         expected[0, index] = gap - (then.value_upper - then.value_lower)
         expected[1, index] = apart - distance(problem, then, target)
     np.testing.assert_allclose(np.where(search.free, gaps, 0), expected[0], atol=1e-6)
@@ -121,9 +130,9 @@ def test_the_policy_ranks_by_what_a_gpu_second_truly_brings():
     search, truth = started(0)
     problem = search.belief.problem
     for index in (0, 5, 9, 14, 18, 23):
-        search = search.after(index, truth)
+        search = search.after(one(truth, index))
     choice = search.weigh(clairvoyant(truth), search.free)
-    known = Observations.of(problem, truth)
+    known = Observations.of(problem, everything(truth))
     gaps, distances = search.belief.true_gains(search.observed, known, search.hypothesis)
     worth = (gaps + distances) / problem.gpu_seconds.ravel().clip(1e-9)
     assert worth[search.free].max() > 0
@@ -162,7 +171,7 @@ def test_scores_are_expected_improvement_times_the_probability_of_all_slos():
     cells = [("chat", "tp1", 0.4), ("chat", "tp4", 1.6), ("code", "tp1", 0.4)]
     at = [problem.index(Cell(*name, "rate")) for name in cells]
     for index in at:
-        search = search.after(int(np.ravel_multi_index(index, problem.exists.shape)), truth)
+        search = search.after(one(truth, np.ravel_multi_index(index, problem.exists.shape)))
     score = search.weigh(bo, search.free).score.reshape(problem.exists.shape)
     found = search.assessment
     mean, sd = (x.reshape(*problem.exists.shape, -1) for x in (found.mean, found.sd))
@@ -199,7 +208,7 @@ def test_workloads_take_turns_until_none_promises_more():
         if count.sum() < 6:
             assert count[w] == count.min(), "both are open at first"
         count[w] += 1
-        search = search.after(pick.index, truth)
+        search = search.after(one(truth, pick.index))
     assert count.min() >= 3
     assert count.sum() < problem.n_cells
 
@@ -224,10 +233,13 @@ def test_what_is_left_certifies_and_no_further_cell_can_go(seed):
     start, truth = started(seed)
     problem, belief = start.belief.problem, start.belief
 
+    def at(cell):
+        return int(np.ravel_multi_index(problem.index(cell), problem.exists.shape))
+
     def certified(cells):
         known = {problem.cell(*np.unravel_index(i, problem.exists.shape)) for i in cells}
-        told = {cell: outcome for cell, outcome in outcomes(seed).items() if cell in known}
-        observed = Observations.of(problem, problem.outcomes(told))
+        told = [(at(cell), outcome) for cell, outcome in outcomes(seed).items() if cell in known]
+        observed = Observations.of(problem, Runs.of(problem, told))
         found = belief.assess(observed, belief.learn(observed))
         return found.value_upper - found.value_lower <= TOLERANCE < found.value_upper
 
@@ -236,8 +248,8 @@ def test_what_is_left_certifies_and_no_further_cell_can_go(seed):
     search = start
     shuffle = np.random.default_rng([0, 0]).random(problem.exists.size)
     while not search.certified:
-        search = search.after(search.pick(sieve, shuffle).index, truth)
-    left = prune(start, truth, search.order).order
+        search = search.after(one(truth, search.pick(sieve, shuffle).index))
+    left = prune(start, search.told).order
     cost = float(problem.gpu_seconds.ravel()[list(left)].sum())
     assert set(left) < set(search.order)
     assert certified(left)
@@ -250,5 +262,5 @@ def test_what_is_left_certifies_and_no_further_cell_can_go(seed):
 
 def test_cells_that_do_not_certify_stay_as_they_are():
     start, truth = started(0)
-    assert set(prune(start, truth, (3, 1)).order) == {1, 3}
-    assert (start.truth.status == ABSENT).all()
+    told = Runs.of_truth(truth, np.array([3, 1]))
+    assert prune(start, told).order == (3, 1)
