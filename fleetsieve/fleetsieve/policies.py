@@ -76,7 +76,9 @@ def by_gains(
     nothing = bool(total.max(initial=0.0) <= _NOTHING)
     if nothing:
         total = _uncertain(situation)
-    return Choice(total / situation.cost, np.where(situation.free, gap, 0.0), wait=nothing)
+    # Before the first outcome the model expects nothing in particular, and slots are better used.
+    wait = nothing and situation.observed.n_measured > 0
+    return Choice(total / situation.cost, np.where(situation.free, gap, 0.0), wait)
 
 
 def likely(belief: Belief, assessment: Assessment) -> Float[np.ndarray, " N"]:

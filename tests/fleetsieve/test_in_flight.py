@@ -84,7 +84,8 @@ def test_patience_asks_while_there_is_nothing_to_wait_for(started):
 
 
 def test_a_patient_ask_waits_where_pending_cells_would_settle_it_all(started):
-    search, _ = started
+    search, truth = started
+    search = told(search, truth, [2, 14])
     shuffle = np.random.default_rng(2).random(24)
     pending = []
     while (pick := search.pick(sieve, shuffle, pending=tuple(pending), patient=True)) is not None:
@@ -94,6 +95,12 @@ def test_a_patient_ask_waits_where_pending_cells_would_settle_it_all(started):
     left = search.free.copy()
     left[pending] = False
     assert (gap + distance)[left].max() <= 1e-12
+
+
+def test_before_the_first_outcome_there_is_nothing_to_wait_by(started):
+    search, _ = started
+    shuffle = np.random.default_rng(2).random(24)
+    assert search.pick(sieve, shuffle, pending=tuple(range(23)), patient=True) is not None
 
 
 def test_one_cell_in_flight_is_the_plain_search(flight, started):
