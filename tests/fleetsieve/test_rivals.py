@@ -1,6 +1,7 @@
 """Policies that `sieve` is compared with: against loops that tell outcomes, and textbooks."""
 
 import copy
+import re
 from itertools import product
 
 import numpy as np
@@ -11,13 +12,14 @@ from scipy.stats import norm
 from fleetsieve.belief import Belief
 from fleetsieve.cell import Cell
 from fleetsieve.clairvoyant import clairvoyant
+from fleetsieve.cli import main
 from fleetsieve.fleet import Fleet
 from fleetsieve.observations import Observations
 from fleetsieve.oracle import Oracle
 from fleetsieve.policies import sieve
 from fleetsieve.problem import ABSENT, Problem
 from fleetsieve.pruned import prune
-from fleetsieve.replay_run import Case, Replayer
+from fleetsieve.replay_run import NAMES, Case, Replayer
 from fleetsieve.runs import Runs
 from fleetsieve.search import Search
 from fleetsieve.tuner import bo, expected_improvement, settled
@@ -79,6 +81,12 @@ def replayer(seed):
     search, truth = started(seed)
     problem = search.belief.problem
     return Replayer(Case(search.belief, truth, Oracle.of(problem, truth), TOLERANCE))
+
+
+def test_the_help_names_every_policy(capsys):
+    assert main(["replay", "--help"]) == 0
+    words = re.findall(r"\w+", capsys.readouterr().out)
+    assert set(NAMES) <= set(words)
 
 
 # Clairvoyant
