@@ -24,6 +24,7 @@ from fleetsieve.problem import Problem
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
 from fleetsieve_kernels.acquisition import Needs, assume, expected_gains, view
 from fleetsieve_kernels.bounds import Doubt, Known, Levels, quantile
+from fleetsieve_kernels.clairvoyance import Outcomes, true_gains
 from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.fit import fit, inflation
 from fleetsieve_kernels.hyper import Hyper, constrain, prior_median
@@ -178,6 +179,37 @@ class Belief:
                 self._needs(),
                 self._facts,
                 self._doubts(observed, hypothesis, q, noise),
+            )
+            return np.nan_to_num(found.gap), np.nan_to_num(found.distance)
+
+    def true_gains(
+        self, observed: Observations, truth: Observations, hypothesis: Hypothesis
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """Reduction of the gap and of the distance by each cell's outcome in `truth`."""
+        free = np.flatnonzero(self.exists & ~observed.broken & ~observed.exact.all(axis=1))
+        now = quantile(self.confidence, self.uncertain(observed))
+        q = np.full(len(self.exists), now)
+        for index in free.tolist():
+            q[index] = quantile(self.confidence, self.uncertain(observed.told(truth, index)))
+        with jax.enable_x64(True):
+            posterior = condition(constrain(hypothesis.hyper), self._data(observed), self._cells)
+            found = true_gains(
+                hypothesis.hyper,
+                jnp.asarray(hypothesis.inflation),
+                jnp.asarray(now),
+                posterior,
+                Outcomes(
+                    jnp.asarray(truth.value),
+                    jnp.asarray(truth.noise),
+                    jnp.asarray(truth.modelled),
+                    _known(truth),
+                    jnp.asarray(q),
+                ),
+                _known(observed),
+                self._levels(),
+                self._needs(),
+                self._facts,
+                self._doubt(observed, hypothesis, now),
             )
             return np.nan_to_num(found.gap), np.nan_to_num(found.distance)
 

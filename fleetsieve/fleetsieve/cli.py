@@ -245,7 +245,12 @@ def replay(
     fleet: FleetFile,
     grid: GridFile,
     policy: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A policy; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="May be repeated: sieve, random, uncertainty, cheapest, bo, clairvoyant, bisect, "
+            "exhaustive, bo_alone, pruned.",
+        ),
     ] = None,
     orders: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each policy.")] = 10,
     seed: SeedOption = 0,

@@ -1,6 +1,6 @@
 """Outcomes as the model sees them: log outputs, their noise, and what is known for certain."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -94,6 +94,13 @@ class Observations:
     def noisy(self) -> bool:
         """Whether something was measured that another run may find different."""
         return self.varies and bool((self.noise > 0).any())
+
+    def told(self, truth: "Observations", index: int) -> "Observations":
+        """With the cell at `index` as it is in `truth`."""
+        parts = {name: part.copy() for name, part in vars(self).items() if name != "varies"}
+        for name, part in parts.items():
+            part[index] = getattr(truth, name)[index]
+        return replace(self, **parts)
 
     @property
     def exact(self) -> Bool[np.ndarray, "N P"]:

@@ -43,10 +43,15 @@ class Situation:
 
 @dataclass(frozen=True)
 class Choice:
-    """Score of every cell and, where the policy computes it, the expected gap reduction."""
+    """Score of every cell and, where the policy computes it, the expected gap reduction.
+
+    `wait`: no cell promises anything if the pending ones turn out as expected, so that whoever can
+    wait should do so until one has.
+    """
 
     score: Float[np.ndarray, " N"]
     gap_reduction: Float[np.ndarray, " N"]
+    wait: bool = False
 
 
 Policy = Callable[[Situation], Choice]
@@ -60,10 +65,27 @@ def sieve(situation: Situation) -> Choice:
     gap, distance = situation.belief.gains(
         situation.observed, situation.hypothesis, situation.pending
     )
+    return by_gains(situation, gap, distance)
+
+
+def by_gains(
+    situation: Situation, gap: Float[np.ndarray, " N"], distance: Float[np.ndarray, " N"]
+) -> Choice:
+    """Cells by what they take off the gap and the distance, with the fallback of `sieve`."""
     total = np.where(situation.free, gap + distance, 0.0)
-    if total.max(initial=0.0) <= _NOTHING:
+    nothing = bool(total.max(initial=0.0) <= _NOTHING)
+    if nothing:
         total = _uncertain(situation)
-    return Choice(total / situation.cost, np.where(situation.free, gap, 0.0))
+    # Before the first outcome the model expects nothing in particular, and slots are better used.
+    wait = nothing and situation.observed.n_measured > 0
+    return Choice(total / situation.cost, np.where(situation.free, gap, 0.0), wait)
+
+
+def likely(belief: Belief, assessment: Assessment) -> Float[np.ndarray, " N"]:
+    """Probability that a cell holds all its SLOs, one metric independent of the other."""
+    sd = np.maximum(assessment.sd[:, 1:], 1e-12)
+    holds = norm.cdf(-assessment.mean[:, 1:] / sd)
+    return np.where(belief.limited, holds, 1.0).prod(axis=1)
 
 
 def random(situation: Situation) -> Choice:
@@ -99,12 +121,10 @@ def _uncertain(situation: Situation) -> Float[np.ndarray, " N"]:
     Of the columns in n^L and n^U first, of any column if those hold no free cell.
     """
     assessment, problem = situation.assessment, situation.belief.problem
-    sd = np.maximum(assessment.sd[:, 1:], 1e-12)
-    holds = np.where(situation.belief.limited, norm.cdf(-assessment.mean[:, 1:] / sd), 1.0)
-    likely = holds.prod(axis=1)
+    holds = likely(situation.belief, assessment)
     spread = assessment.kappa_upper - assessment.kappa_lower
     worth = np.repeat(spread.ravel(), problem.exists.shape[2])
-    value = np.where(situation.free, (likely * (1 - likely) + 1e-9) * (worth + 1e-9), 0.0)
+    value = np.where(situation.free, (holds * (1 - holds) + 1e-9) * (worth + 1e-9), 0.0)
     used = np.repeat(_used(situation).ravel(), problem.exists.shape[2])
     return np.where(used, value, 0.0) if (used & situation.free).any() else value
 

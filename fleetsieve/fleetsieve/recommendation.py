@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fleetsieve.allocation import value_of
+from fleetsieve.belief import Assessment
 from fleetsieve.choice import best_allocation, servable
 from fleetsieve.decision import (
     Alternative,
@@ -170,7 +171,12 @@ def _assignments(
 
 def kappa_level(search: Search) -> Int[np.ndarray, "W C"]:
     """The level that each κ^L rests on, a measured one where there is one; 0 where κ^L is 0."""
-    problem, found = search.belief.problem, search.assessment
+    return level_of(search, search.assessment)
+
+
+def level_of(search: Search, found: Assessment) -> Int[np.ndarray, "W C"]:
+    """As `kappa_level`, for other bounds on the same observations."""
+    problem = search.belief.problem
     bound = np.minimum(found.mean[:, 0] - found.width[:, 0], 100.0)
     lower = np.exp(bound) * throughput_scale(problem)
     columns = lower.reshape(problem.exists.shape)

@@ -13,18 +13,15 @@ import numpy as np
 
 from fleetsieve.belief import Belief, use_compilation_cache
 from fleetsieve.choice import check
-from fleetsieve.columns import PLANS
 from fleetsieve.errors import InputError
 from fleetsieve.fleet import Fleet
 from fleetsieve.grid import Grid
 from fleetsieve.oracle import Oracle
-from fleetsieve.policies import POLICIES
 from fleetsieve.problem import Problem
-from fleetsieve.replay_run import Case, Replayer, Run, named
+from fleetsieve.replay_run import NAMES, Case, Replayer, Run, named
 from fleetsieve.savings import Saving, saving
 
 SCHEMA = "fleetsieve.replay/1"
-NAMES = (*POLICIES, *PLANS)
 
 _replayer: Replayer | None = None
 

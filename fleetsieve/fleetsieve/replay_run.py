@@ -11,14 +11,19 @@ from jaxtyping import Float, Int
 
 from fleetsieve.belief import Assessment, Belief
 from fleetsieve.choice import best_allocation, servable
+from fleetsieve.clairvoyant import clairvoyant
 from fleetsieve.columns import PLANS
 from fleetsieve.observations import Observations
 from fleetsieve.oracle import Oracle, holding
-from fleetsieve.policies import POLICIES, Choice
+from fleetsieve.policies import POLICIES, Choice, Policy
 from fleetsieve.problem import ABSENT, MEASURED, Problem, Truth
-from fleetsieve.recommendation import kappa_level
+from fleetsieve.pruned import prune
+from fleetsieve.recommendation import level_of
 from fleetsieve.runs import Runs
 from fleetsieve.search import Search, best
+from fleetsieve.tuner import bo, settled
+
+NAMES = (*POLICIES, "bo", "clairvoyant", *PLANS, "bo_alone", "pruned")
 
 # Steps that other orders may pass through again: this many bytes, some 100 per cell and output.
 _MEMORY, _STEP = 2**27, 100
@@ -142,13 +147,11 @@ class _Step:
     """Where a policy stands once some cells were measured; the order has no part in it."""
 
     search: Search
-    policy: str
+    policy: Policy
 
     @cached_property
     def replicas(self) -> Int[np.ndarray, "W C"]:
-        problem, found = self.search.belief.problem, self.search.assessment
-        active = servable(problem, found.kappa_upper)
-        return best_allocation(problem, found.kappa_lower, active).replicas
+        return _recommended(self.search, self.search.assessment)
 
     @cached_property
     def choice(self) -> Choice | None:
@@ -156,7 +159,13 @@ class _Step:
         search = self.search
         if search.certified or search.infeasible or not search.free.any():
             return None
-        return search.weigh(POLICIES[self.policy], search.free)
+        return search.weigh(self.policy, search.free)
+
+
+def _recommended(search: Search, found: Assessment) -> Int[np.ndarray, "W C"]:
+    problem = search.belief.problem
+    active = servable(problem, found.kappa_upper)
+    return best_allocation(problem, found.kappa_lower, active).replicas
 
 
 class Replayer:
@@ -165,31 +174,69 @@ class Replayer:
     def __init__(self, case: Case) -> None:
         """Nothing is computed before the first run."""
         self._case = case
+        self._policies = {**POLICIES, "bo": bo, "clairvoyant": clairvoyant(case.truth)}
         cells = case.problem.exists.size * len(case.problem.outputs)
         self._most = max(1, _MEMORY // (_STEP * max(cells, 1)))
-        self._steps: OrderedDict[tuple[str, tuple[int, ...]], _Step] = OrderedDict()
+        self._steps: OrderedDict[tuple[Policy, tuple[int, ...]], _Step] = OrderedDict()
 
     def run(self, policy: str, order: int, seed: int) -> Run:
         """Replay `policy`; `order` and `seed` decide its draws and tie-breaks."""
         rng = np.random.default_rng([seed, order])
         if policy in PLANS:
             return _without_model(self._case, policy, order, rng)
-        return self._with_model(policy, order, rng)
+        if policy == "bo_alone":
+            return self._alone(order, rng)
+        if policy == "pruned":
+            return self._pruned(order, rng)
+        return self._with_model(policy, order, rng)[0]
 
-    def _with_model(self, policy: str, order: int, rng: np.random.Generator) -> Run:
+    def _with_model(self, policy: str, order: int, rng: np.random.Generator) -> tuple[Run, Search]:
         case, ledger = self._case, _Ledger(self._case)
         shuffle = rng.random(case.problem.exists.size)
-        start = Search.start(case.belief, case.tolerance, case.repeats)
-        step = self._kept(_Step(start, policy))
+        step = self._kept(_Step(self._start, self._policies[policy]))
         while True:
             ledger.recommend(step.replicas)
             search = step.search
             if step.choice is None:
-                level, covered = kappa_level(search), _covered(case, search)
-                return ledger.close(order, search.certified, step.replicas, level, covered)
+                return _close(ledger, order, search.certified, search, search.assessment), search
             pick = best(step.choice, search.free, shuffle)
             ledger.pay(np.unravel_index(pick.index, case.problem.exists.shape))
-            step = self._kept(_Step(search.after(case.reveal(pick.index, rng)), policy))
+            step = self._kept(_Step(search.after(case.reveal(pick.index, rng)), step.policy))
+
+    @property
+    def _start(self) -> Search:
+        return Search.start(self._case.belief, self._case.tolerance, self._case.repeats)
+
+    def _pruned(self, order: int, rng: np.random.Generator) -> Run:
+        """The cells of a certificate of `sieve` less those that it does without.
+
+        A set and no sequence: its cost is that of the oracle's decision too, if it decides so.
+        """
+        run, found = self._with_model("sieve", order, rng)
+        if not run.certified:
+            return run
+        ledger = _Ledger(self._case)
+        found = prune(self._start, found.told)
+        for index in found.order:
+            ledger.pay(np.unravel_index(index, self._case.problem.exists.shape))
+        ledger.recommend(_recommended(found, found.fresh))
+        return _close(ledger, order, True, found, found.fresh)
+
+    def _alone(self, order: int, rng: np.random.Generator) -> Run:
+        """`bo` until no workload promises more, decided by what was measured."""
+        case, ledger, search = self._case, _Ledger(self._case), self._start
+        problem, cost = case.problem, case.problem.gpu_seconds.ravel()
+        shuffle = rng.random(problem.exists.size)
+        while True:
+            kappa, level = _by_hand(problem, search.truth, contiguous=False)
+            replicas = best_allocation(problem, kappa, servable(problem, kappa)).replicas
+            ledger.recommend(replicas)
+            choice = search.weigh(bo, search.free)
+            if not search.free.any() or settled(choice, cost):
+                return ledger.close(order, True, replicas, level, None)
+            pick = best(choice, search.free, shuffle)
+            ledger.pay(np.unravel_index(pick.index, problem.exists.shape))
+            search = search.after(case.reveal(pick.index, rng))
 
     def _kept(self, step: _Step) -> _Step:
         """The step that an earlier order computed, if it is still there and nothing is random."""
@@ -201,6 +248,11 @@ class Replayer:
         if len(self._steps) > self._most:
             self._steps.popitem(last=False)
         return known
+
+
+def _close(ledger: _Ledger, order: int, certified: bool, search: Search, found: Assessment) -> Run:
+    replicas, covered = _recommended(search, found), _covered(ledger.case, search, found)
+    return ledger.close(order, certified, replicas, level_of(search, found), covered)
 
 
 def _without_model(case: Case, policy: str, order: int, rng: np.random.Generator) -> Run:
@@ -224,9 +276,9 @@ def _without_model(case: Case, policy: str, order: int, rng: np.random.Generator
             index = None
 
 
-def _covered(case: Case, search: Search) -> bool:
+def _covered(case: Case, search: Search, found: Assessment) -> bool:
     """Whether the truth is within all bounds that are stated, and within those of capacity."""
-    belief, found, kappa = case.belief, search.assessment, case.oracle.kappa
+    belief, kappa = case.belief, case.oracle.kappa
     exact = Runs.of_truth(case.truth, np.flatnonzero(case.truth.status.ravel() == MEASURED))
     truth = Observations.of(case.problem, exact)
     stated = belief.stated(search.observed) & truth.modelled

@@ -151,7 +151,7 @@ class _Run:
         for proposal in waiting[: pool.free]:
             pool.start(proposal)
         if pool.free and not self._sieve.done:
-            for proposal in self._sieve.ask(pool.free, up=self._up()):
+            for proposal in self._sieve.ask(pool.free, up=self._up(), patient=True):
                 pool.start(proposal)
 
     def _up(self) -> Collection[str]:

@@ -67,6 +67,10 @@ class Runs:
         """The first `count` runs."""
         return Runs(*(array[:count] for array in vars(self).values()))
 
+    def only(self, keep: Bool[np.ndarray, " n"]) -> "Runs":
+        """The runs in `keep`, in their order."""
+        return Runs(*(array[keep] for array in vars(self).values()))
+
     def then(self, later: "Runs") -> "Runs":
         """These runs and `later` ones."""
         pairs = zip(vars(self).values(), vars(later).values(), strict=True)

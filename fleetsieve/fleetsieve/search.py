@@ -126,16 +126,21 @@ class Search:
         pending: tuple[int, ...] = (),
         allowed: Bool[np.ndarray, " N"] | None = None,
         launch: Float[np.ndarray, " N"] | None = None,
+        patient: bool = False,
     ) -> Pick | None:
         """The cell that `policy` chooses, ties by the largest `shuffle`; None when none is free.
 
+        `patient`: also None when the policy would rather wait for the pending cells.
         `launch` is the cost of a cell on top of measuring it, 0 by default.
         """
         free = self.free.copy() if allowed is None else self.free & allowed
         free[list(pending)] = False
         if not free.any():
             return None
-        return best(self.weigh(policy, free, pending, launch), free, shuffle)
+        choice = self.weigh(policy, free, pending, launch)
+        if patient and pending and choice.wait:
+            return None
+        return best(choice, free, shuffle)
 
     def weigh(
         self,

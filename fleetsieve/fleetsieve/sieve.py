@@ -135,10 +135,11 @@ class Sieve:
             return "budget" if not self._proposals else None
         return None
 
-    def ask(self, n: int = 1, *, up: Collection[str] = ()) -> list[Proposal]:
+    def ask(self, n: int = 1, *, up: Collection[str] = (), patient: bool = False) -> list[Proposal]:
         """Up to `n` cells to measure, best first; none when there is nothing to do now.
 
-        The cost of a cell includes the launch of a server, unless its config is in `up`.
+        The cost of a cell includes the launch of a server, unless its config is in `up`. `patient`:
+        ask for no cell that promises nothing if the pending ones turn out as expected, but wait.
         """
         asked: list[Proposal] = []
         while len(asked) < n and not self.done:
@@ -146,7 +147,12 @@ class Sieve:
             allowed = self._never_abandoned() & self._affordable()
             launch = self._launch(up)
             pick = self.search.pick(
-                sieve, self._shuffle, pending=pending, allowed=allowed, launch=launch
+                sieve,
+                self._shuffle,
+                pending=pending,
+                allowed=allowed,
+                launch=launch,
+                patient=patient,
             )
             if pick is None:
                 break

@@ -26,7 +26,7 @@ from fleetsieve_kernels.posterior import Posterior, Rows, Table, marginals, obse
 # Candidates evaluated together: bounds the memory at this many times K·N·P numbers.
 _BLOCK = 32
 # The distance is measured a little below V^U: at V^U itself the least drop of a κ^U costs a GPU.
-_SHY = 0.98
+SHY = 0.98
 
 
 class Fleet(NamedTuple):
@@ -95,7 +95,7 @@ def view(
     intervals = capacity_intervals(
         bound(mean, width, known), known, levels, slack, fleet.shape, fleet.measured_only
     )
-    lower, upper, _ = _values(intervals, needs, fleet)
+    lower, upper, _ = values_of(intervals, needs, fleet)
     return View(mean, sd, width, *intervals, lower, upper)
 
 
@@ -131,14 +131,14 @@ def expected_gains(
         intervals = capacity_intervals(
             bounds, known, levels, slack, fleet.shape, fleet.measured_only
         )
-        lower, upper, tables = _values(intervals, needs, fleet)
+        lower, upper, tables = values_of(intervals, needs, fleet)
         return lower, upper, tables
 
     mean = jnp.where(known.exact, known.value, posterior.mean)
     sd = jnp.where(known.exact, 0, jnp.sqrt(posterior.variance) * inflation)
     lower, target, tables = state(mean, sd, known, doubt and doubt[0])
-    gap, target = target - lower, _SHY * target
-    distance = _distance(tables, target, needs, fleet.gpus)
+    gap, target = target - lower, SHY * target
+    distance = distance_of(tables, target, needs, fleet.gpus)
 
     def candidate(index: Array) -> tuple[Array, Array]:
         gain, variance = observe(posterior, index, noise[index])
@@ -151,13 +151,13 @@ def expected_gains(
             then = Known(drawn, exact, known.measured | here, known.broken)
             width = jnp.where(exact, 0, jnp.sqrt(variance) * inflation)
             lower, upper, tables = state(drawn, width, then, after)
-            return upper - lower, _distance(tables, target, needs, fleet.gpus)
+            return upper - lower, distance_of(tables, target, needs, fleet.gpus)
 
         gaps, distances = jax.vmap(fantasy)(nodes)
         return gap - jnp.mean(gaps), distance - jnp.mean(distances)
 
     free = levels.exists & ~known.broken & ~jnp.all(known.exact, axis=-1)
-    return Gains(*_over_free(candidate, free, gap.dtype))
+    return Gains(*over_free(candidate, free, gap.dtype))
 
 
 @jax.jit
@@ -173,7 +173,7 @@ def _one_more_run(doubt: tuple[Doubt, Doubt] | None, here: Bool[Array, " N"]) ->
     return jax.tree.map(lambda now, later: jnp.where(here[:, None], later, now), *doubt)
 
 
-def _over_free(
+def over_free(
     candidate: Callable[[Array], tuple[Array, Array]], free: Bool[Array, " N"], dtype: DTypeLike
 ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
     """Both gains of every free cell, 0 of the others: block by block, free ones alone."""
@@ -194,7 +194,7 @@ def _over_free(
     return jnp.where(free, gains[0], 0), jnp.where(free, gains[1], 0)
 
 
-def _values(
+def values_of(
     intervals: tuple[Array, Array], needs: Needs, fleet: Fleet
 ) -> tuple[Array, Array, tuple[Array, Array, Array]]:
     """V^L and V^U over the same F, with both fulfillment tables and F."""
@@ -211,9 +211,10 @@ def _values(
     return values[0], values[1], (tables[0], tables[1], active)
 
 
-def _distance(
+def distance_of(
     tables: tuple[Array, Array, Bool[Array, " W"]], target: Array, needs: Needs, gpus: int
 ) -> Array:
+    """The distance of `expected_gains`, from the tables of `values_of`."""
     lower, upper, active = tables
     fewest = [jnp.sum(table < target, axis=-1, dtype=jnp.int32) for table in (lower, upper)]
     apart = jnp.where(active, jnp.minimum(fewest[0], gpus) - jnp.minimum(fewest[1], gpus), 0)

@@ -144,6 +144,19 @@ def observe(
     return gain, jnp.maximum(posterior.variance - jnp.sum(gain**2, axis=-1), 0)
 
 
+def reveal(
+    posterior: Posterior,
+    index: Int[Array, ""],
+    values: Float[Array, " P"],
+    noise: Float[Array, " P"],
+) -> tuple[Float[Array, "N P"], Float[Array, "N P"]]:
+    """Mean and marginal variance of `update`, without the joint covariance."""
+    gain, factor = _gain(posterior, index, noise)
+    white = small_forward(factor, values - posterior.mean[index])
+    left = jnp.maximum(posterior.variance - jnp.sum(gain**2, axis=-1), 0)
+    return posterior.mean + gain @ white, left
+
+
 @jax.jit
 def update(
     posterior: Posterior,

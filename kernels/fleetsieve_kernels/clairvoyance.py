@@ -1,0 +1,92 @@
+"""Reduction of the gap by every cell, were its true outcome told now (METHOD 5, `clairvoyant`)."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fleetsieve_kernels.acquisition import (
+    SHY,
+    Fleet,
+    Gains,
+    Needs,
+    distance_of,
+    over_free,
+    values_of,
+)
+from fleetsieve_kernels.bounds import (
+    Doubt,
+    Known,
+    Levels,
+    bound,
+    capacity_intervals,
+    halfwidth,
+    white_slack,
+)
+from fleetsieve_kernels.hyper import Hyper, constrain
+from fleetsieve_kernels.posterior import Posterior, reveal
+
+# Variance of an output that tells the model nothing: its weight is 1e-12 of that of an exact one.
+_UNSEEN = 1e12
+
+
+class Outcomes(NamedTuple):
+    """What every cell would tell, were it the next."""
+
+    value: Float[Array, "N P"]
+    noise: Float[Array, "N P"]  # variance
+    modelled: Bool[Array, "N P"]  # which outputs enter the model
+    known: Known
+    q: Float[Array, " N"]  # sd of the bounds once the cell is told
+
+
+@partial(jax.jit, static_argnames="fleet")
+def true_gains(
+    theta: Hyper,
+    inflation: Float[Array, "N P"],
+    q: Float[Array, ""],
+    posterior: Posterior,
+    outcomes: Outcomes,
+    known: Known,
+    levels: Levels,
+    needs: Needs,
+    fleet: Fleet,
+    doubt: Doubt | None = None,
+) -> Gains:
+    """Reduction of the gap Γ and of the distance by each cell's true outcome, theta as it is.
+
+    As `expected_gains` with the truth for its only fantasy. A cell that fails, or cannot keep up,
+    tells the model nothing and cuts its column off; gains may be negative.
+    """
+    hyper = constrain(theta)
+
+    def state(mean: Array, variance: Array, known: Known, q: Array) -> tuple[Array, Array, tuple]:
+        centre = jnp.where(known.exact, known.value, mean)
+        sd = jnp.where(known.exact, 0, jnp.sqrt(variance) * inflation)
+        width = halfwidth(q, sd, doubt)
+        slack, shape = white_slack(hyper, q), fleet.shape
+        intervals = capacity_intervals(
+            bound(centre, width, known), known, levels, slack, shape, fleet.measured_only
+        )
+        return values_of(intervals, needs, fleet)
+
+    lower, upper, tables = state(posterior.mean, posterior.variance, known, q)
+    gap, target = upper - lower, SHY * upper
+    distance = distance_of(tables, target, needs, fleet.gpus)
+    noise = jnp.where(outcomes.modelled, outcomes.noise, _UNSEEN)
+
+    def candidate(index: Array) -> tuple[Array, Array]:
+        mean, variance = reveal(posterior, index, outcomes.value[index], noise[index])
+        here = jnp.arange(known.measured.shape[0]) == index
+        told = [
+            jnp.where(here if new.ndim == 1 else here[:, None], new, old)
+            for new, old in zip(outcomes.known, known, strict=True)
+        ]
+        lower, upper, tables = state(mean, variance, Known(*told), outcomes.q[index])
+        left = distance_of(tables, target, needs, fleet.gpus)
+        return gap - (upper - lower), distance - left
+
+    free = levels.exists & ~known.broken & ~jnp.all(known.exact, axis=-1)
+    return Gains(*over_free(candidate, free, gap.dtype))
