@@ -16,7 +16,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float, Int
 from scipy.stats import norm, qmc
 
+from fleetsieve.guess import guess
 from fleetsieve.observations import Observations, throughput_scale
+from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
 from fleetsieve_kernels.acquisition import Needs, assume, expected_gains, view
@@ -66,8 +68,18 @@ class Assessment:
 class Belief:
     """The joint model of one problem. Holds no observations: every method takes them."""
 
-    def __init__(self, problem: Problem, *, confidence: float, measured_only: bool = True) -> None:
-        """Prepare the arrays of `problem`; `confidence` is that of all bounds together."""
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        confidence: float,
+        measured_only: bool = True,
+        predicted: Predicted | None = None,
+    ) -> None:
+        """Prepare the arrays of `problem`; `confidence` is that of all bounds together.
+
+        `predicted` is what a cheap predictor says of the cells, see `fleetsieve.predicted`.
+        """
         self.problem, self.confidence = problem, confidence
         self.exists = problem.exists.ravel()
         self.limited = np.isfinite(_per_cell(problem, problem.limit))
@@ -81,8 +93,9 @@ class Belief:
             limited,
         )
         # NumPy, not JAX: an array of JAX that is pickled narrows to float32 outside the scope.
-        self._places = _places(problem)
-        self._shape = (self._places[2].shape[1], self._places[3].shape[1])
+        places = _places(problem)
+        self._places = (*places, guess(problem, predicted, places))
+        self._shape = tuple(array.shape[1] for array in self._places[2:])
 
     @property
     def _cells(self) -> Cells:
@@ -249,7 +262,7 @@ def _per_cell(problem: Problem, values: Float[np.ndarray, "W M"]) -> Float[np.nd
 
 
 def _places(problem: Problem) -> tuple[np.ndarray, ...]:
-    """Ids, workloads, features and categories of all cells: the fields of `Cells`."""
+    """Ids, workloads, features and categories of all cells: `Cells` without a guess."""
     w, c, _ = (axis.ravel() for axis in np.indices(problem.exists.shape))
     load = np.log2(np.where(problem.exists, problem.load, 1.0)).ravel()
     features = np.concatenate([load[:, None], problem.features[c]], axis=1)

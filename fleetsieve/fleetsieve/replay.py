@@ -19,6 +19,7 @@ from fleetsieve.fleet import Fleet
 from fleetsieve.grid import Grid
 from fleetsieve.oracle import Oracle
 from fleetsieve.policies import POLICIES
+from fleetsieve.predicted import predictions, prior_of
 from fleetsieve.problem import Problem
 from fleetsieve.replay_run import Case, Replayer, Run, named
 from fleetsieve.savings import Saving, saving
@@ -111,6 +112,7 @@ def replay(
         problem,
         confidence=fleet.decision.confidence,
         measured_only=fleet.decision.unmeasured == "refuse",
+        predicted=predictions(problem, prior_of(fleet)),
     )
     oracle = Oracle.of(problem, truth)
     case = Case(belief, truth, oracle, fleet.decision.tolerance)

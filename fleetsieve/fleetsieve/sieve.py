@@ -16,6 +16,7 @@ from fleetsieve.grid import Grid
 from fleetsieve.offered import check_offered
 from fleetsieve.plausible import check_plausible
 from fleetsieve.policies import sieve
+from fleetsieve.predicted import predictions, prior_of
 from fleetsieve.problem import Problem
 from fleetsieve.proposal import Proposal
 from fleetsieve.recommendation import recommend, within_noise
@@ -35,6 +36,7 @@ class Sieve:
         fleet: Fleet,
         *,
         grid: Grid | None = None,
+        prior: Grid | None = None,
         seed: int = 0,
         stop: str | None = None,
         budget: float | None = None,
@@ -43,7 +45,8 @@ class Sieve:
     ) -> None:
         """Prepare the search over the cells of `grid`, or else over the fleet's own loads.
 
-        `grid` gives candidates and their costs, never outcomes. `budget` is in GPU-seconds.
+        `grid` gives candidates and their costs, never outcomes. `prior` is what a predictor says
+        of them, by default the grid that the fleet file names. `budget` is in GPU-seconds.
         `events` is an earlier journal: what it says of cells that no longer exist is counted as
         spent and else passed over. `on_event` is called with each new event before the method
         that caused it returns.
@@ -64,6 +67,7 @@ class Sieve:
             self.problem,
             confidence=fleet.decision.confidence,
             measured_only=fleet.decision.unmeasured == "refuse",
+            predicted=predictions(self.problem, prior or prior_of(fleet)),
         )
         self._search = Search.start(belief, self.tolerance)
         self._shuffle = np.random.default_rng(seed).random(self.problem.exists.size)

@@ -22,6 +22,7 @@ from fleetsieve_kernels.posterior import (
     gram_of_table,
     latents_of,
     marginals,
+    surprise_of_rows,
 )
 
 # Adam with these moments settles in some 40 steps from the prior's median; checked against 120.
@@ -33,12 +34,13 @@ def marginal_nll(hyper: Hyper, data: Table | Rows) -> Float[Array, ""]:
     if isinstance(data, Table):
         grams = gram_of_table(hyper, data)
         return jnp.sum(over(gaussian_nll, grams, latents_of(hyper, data)))
-    return gaussian_nll(gram_of_rows(hyper, data), jnp.where(data.mask, data.value, 0))
+    return gaussian_nll(gram_of_rows(hyper, data), surprise_of_rows(hyper, data))
 
 
 def model(data: Table | Rows, outputs: int) -> None:
     """The NumPyro model: hyperparameters from their priors, observations as one factor."""
-    hyper = sample_prior(outputs, data.cells.features.shape[1], data.cells.categories.shape[1])
+    _, _, features, categories, guess = data.cells
+    hyper = sample_prior(outputs, features.shape[1], categories.shape[1], guess.shape[1])
     numpyro.factor("observations", -marginal_nll(hyper, data))
 
 

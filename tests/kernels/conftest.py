@@ -84,7 +84,7 @@ def draw_cells(rng, shape, features, categories):
     of_config = rng.normal(size=(shape[1], features - 1))
     kinds = rng.integers(0, 2, (shape[1], categories))
     load = level[:, None] + 0.25 * rng.normal(size=(len(w), 1))
-    return Cells(np.arange(len(w)), w, np.hstack([load, of_config[c]]), kinds[c])
+    return Cells(np.arange(len(w)), w, np.hstack([load, of_config[c]]), kinds[c], np.zeros((len(w), 0)))
 
 
 def mixing(hyper):
