@@ -119,7 +119,9 @@ def priors_of(setting: Setting, oracle: Oracle, seed: int) -> dict[str, Callable
     }
 
 
-def runs_of(setting: Setting, names: Collection[str], seed: int) -> Iterator[tuple[str, Run, float]]:
+def runs_of(
+    setting: Setting, names: Collection[str], seed: int
+) -> Iterator[tuple[str, Run, float]]:
     """One run of the sieve per prior, with its cost as a share of the grid's."""
     fleet, problem = setting.fleet, Problem.build(setting.fleet, setting.truth)
     truth = problem.truth(setting.truth)
@@ -141,7 +143,8 @@ def runs_of(setting: Setting, names: Collection[str], seed: int) -> Iterator[tup
 
 def settings_of(arguments: argparse.Namespace) -> Iterator[tuple[int, Setting]]:
     """Fleets with their truth and prior, each with a seed."""
-    seeds = range(arguments.first, arguments.first + arguments.fleets)
+    first, step = arguments.first, arguments.step
+    seeds = range(first, first + step * arguments.fleets, step)
     if arguments.kind == "named":
         truth, predicted = Grid.read(arguments.grid), Grid.read(arguments.predicted)
         for seed in seeds:
@@ -163,6 +166,7 @@ def main() -> None:
     parser.add_argument("--predicted", type=Path)
     parser.add_argument("--fleets", type=int, default=3, help="seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--step", type=int, default=1, help="10: fleets of one size, compiled once")
     parser.add_argument("--prior", action="append", choices=PRIORS)
     arguments = parser.parse_args()
     use_compilation_cache()

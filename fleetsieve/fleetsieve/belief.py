@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float, Int
 from scipy.stats import norm, qmc
 
-from fleetsieve.guess import guess
+from fleetsieve.guess import guess_of
 from fleetsieve.observations import Observations, throughput_scale
 from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
@@ -94,7 +94,7 @@ class Belief:
         )
         # NumPy, not JAX: an array of JAX that is pickled narrows to float32 outside the scope.
         places = _places(problem)
-        self._places = (*places, guess(problem, predicted, places))
+        self._places = (*places, guess_of(problem, predicted, places))
         self._shape = tuple(array.shape[1] for array in self._places[2:])
 
     @property

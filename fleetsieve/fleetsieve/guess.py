@@ -14,7 +14,9 @@ from fleetsieve_kernels.hyper import constrain, prior_median
 Guess = Float[np.ndarray, "N Q"]
 
 
-def guess(problem: Problem, predicted: Predicted | None, places: tuple[np.ndarray, ...]) -> Guess:
+def guess_of(
+    problem: Problem, predicted: Predicted | None, places: tuple[np.ndarray, ...]
+) -> Guess:
     """The centred prior mean, Q = P; without predictions Q = 0. `places`: `Cells` but its guess.
 
     An output without any prediction keeps the prior mean 0. Latencies are made to rise with the

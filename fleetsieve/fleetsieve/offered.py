@@ -11,8 +11,8 @@ def check_offered(fleet: Fleet, stop: str | None = None) -> None:
     """Refuse what is not offered; `stop` overrides the fleet's rule.
 
     Raises:
-        InputError: it asks for a rule or an inference that this version lacks, or for replica limits
-            on more GPUs than their exact tables can hold.
+        InputError: it asks for a rule or an inference that this version lacks, or for replica
+            limits on more GPUs than their exact tables can hold.
     """
     if (stop or fleet.decision.stop) != "gap":
         raise InputError(

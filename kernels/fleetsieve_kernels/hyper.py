@@ -29,13 +29,13 @@ _PRIORS = {
 
 Hyper = Mapping[str, Array]
 """One array per name: amplitude, coupling, white, offset, slope [R]; lengthscale [R, D]; mismatch
-[R, E]; mixing [R, R], of which only the strictly lower triangle counts; with a guess rescale [R]."""
+[R, E]; mixing [R, R], of which the strictly lower triangle counts; rescale [R] with a guess."""
 
 
 def shapes(
     latents: int, features: int, categories: int, guesses: int = 0
 ) -> dict[str, tuple[int, ...]]:
-    """Shape of every hyperparameter; no "mismatch" without categories, no "rescale" without a guess.
+    """Shape of each hyperparameter: no "mismatch" without categories, "rescale" with a guess only.
 
     `guesses` is how many outputs a guess is given for: all, or 0.
     """
