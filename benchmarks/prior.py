@@ -159,7 +159,7 @@ def settings_of(arguments: argparse.Namespace) -> Iterator[tuple[int, Setting]]:
 
 def main() -> None:
     """Replay the sieve with every prior and print costs and validity."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="What a prior grid is worth")
     parser.add_argument("kind", choices=["named", "random"])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--grid", type=Path)

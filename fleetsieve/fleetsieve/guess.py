@@ -53,8 +53,11 @@ def _filled(
 
 
 def _covariance(places: tuple[np.ndarray, ...]) -> Float[np.ndarray, "N N"]:
+    ids, workload, features, categories = places
     with jax.enable_x64(True):
-        cells = Cells(*(jnp.asarray(a) for a in places), jnp.zeros((len(places[0]), 0)))
-        median = prior_median(1, cells.features.shape[1], cells.categories.shape[1])
-        hyper = {name: value[0] for name, value in constrain(median).items() if name != "mixing"}
+        fields = (ids, workload, features, categories, np.zeros((len(ids), 0)))
+        cells = Cells(*(jnp.asarray(field) for field in fields))
+        median = prior_median(1, features.shape[1], categories.shape[1])
+        theta = {name: jnp.asarray(value) for name, value in median.items()}
+        hyper = {name: value[0] for name, value in constrain(theta).items() if name != "mixing"}
         return np.asarray(latent_covariance(hyper, cells, cells))

@@ -59,10 +59,9 @@ def unpredicted(problem: Problem, predicted: Predicted | None, prior: Grid | Non
     if predicted is None or prior is None:
         return None
     known = ~np.isnan(predicted)
-    without = [
-        name for name, has in zip(problem.outputs, known.any(axis=0), strict=True) if not has
-    ]
-    used = known[:, known.any(axis=0)].all(axis=1) & problem.exists.ravel()
+    some = known.any(axis=0)
+    without = [problem.outputs[p] for p in np.flatnonzero(~some)]
+    used = known[:, some].all(axis=1) & problem.exists.ravel()
     open_ = problem.n_cells - int(used.sum())
     parts = [f"{open_} of {problem.n_cells} cells"] if open_ else []
     parts += [f"{' and '.join(without)} of any cell"] if without else []

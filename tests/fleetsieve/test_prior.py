@@ -63,11 +63,17 @@ def grid_of(tmp_path):
     return lambda rows: Grid.read(write(tmp_path / "p.csv", rows))
 
 
-def problem(levels=LEVELS):
+def problem():
     data = copy.deepcopy(FLEET)
     for workload in data["workloads"]:
-        workload["loads"] = list(levels)
+        workload["loads"] = list(LEVELS)
     return Problem.build(Fleet.parse(data), None)
+
+
+def read(grid):
+    found = predictions(problem(), grid)
+    assert found is not None
+    return found
 
 
 def in_model_scale(row):
@@ -82,13 +88,13 @@ def in_model_scale(row):
 
 def test_a_cell_of_the_prior_is_read_in_the_models_scale(grid_of):
     rows = rows_of()
-    found = predictions(problem(), grid_of(rows))
+    found = read(grid_of(rows))
     np.testing.assert_allclose(found, [in_model_scale(row) for row in rows.values()], atol=1e-9)
 
 
 def test_between_levels_lies_the_line_in_log_log_and_outside_nothing(grid_of):
     rows = rows_of(levels=(0.5, 2.0))
-    found = predictions(problem(), grid_of(rows)).reshape(2, 3, 4, 3)
+    found = read(grid_of(rows)).reshape(2, 3, 4, 3)
     assert np.isnan(found[:, :, [0, 3]]).all(), "0.4 and 3.2 lie outside"
     low, high = rows["code", "tp2", 0.5], rows["code", "tp2", 2.0]
     share = math.log(0.8 / 0.5) / math.log(2.0 / 0.5)
@@ -102,7 +108,7 @@ def test_a_failed_row_is_no_knowledge_and_its_gap_is_filled(grid_of):
     for key, row in rows.items():
         if key[1] == "tp4":
             row |= dict.fromkeys(OUTPUTS, "") | {"status": "oom"}
-    found = predictions(problem(), grid_of(rows)).reshape(2, 3, 4, 3)
+    found = read(grid_of(rows)).reshape(2, 3, 4, 3)
     assert np.isnan(found[:, 2]).all()
     assert not np.isnan(found[:, :2]).any()
     guess = guess_at(found.reshape(-1, 3))
@@ -118,7 +124,7 @@ def guess_at(predicted):
 
 
 def test_the_guess_is_the_prediction_but_for_its_level(grid_of):
-    found = predictions(problem(), grid_of(rows_of()))
+    found = read(grid_of(rows_of()))
     guess = guess_at(found).reshape(found.shape)
     np.testing.assert_allclose(guess, found - found.mean(axis=0), atol=1e-9)
 
@@ -128,7 +134,7 @@ def test_latencies_of_the_guess_never_fall_with_the_load(grid_of):
     rows = rows_of()
     for row in rows.values():
         row |= {m: row[m] * math.exp(rng.normal()) for m in OUTPUTS}
-    guess = guess_at(predictions(problem(), grid_of(rows)))
+    guess = guess_at(read(grid_of(rows)))
     assert (np.diff(guess[..., 1:], axis=2) >= -1e-12).all()
     assert (np.diff(guess[..., 0], axis=2) < 0).any(), "throughput is left as it is"
 
@@ -137,13 +143,13 @@ def test_another_statistic_of_a_latency_stands_in(grid_of):
     rows = rows_of()
     names = {"e2e_p99": "e2e_mean"}
     renamed = {k: {names.get(n, n): v for n, v in r.items()} for k, r in rows.items()}
-    found = predictions(problem(), grid_of(renamed))
-    np.testing.assert_allclose(found, predictions(problem(), grid_of(rows)))
+    found = read(grid_of(renamed))
+    np.testing.assert_allclose(found, read(grid_of(rows)))
 
 
 def test_without_any_prediction_of_an_output_its_prior_mean_stays_zero(grid_of):
     rows = {k: {n: v for n, v in r.items() if n != "ttft_p99"} for k, r in rows_of().items()}
-    guess = guess_at(predictions(problem(), grid_of(rows)))
+    guess = guess_at(read(grid_of(rows)))
     assert (guess[..., 2] == 0).all()
     assert np.ptp(guess[..., 1]) > 0
 
@@ -218,8 +224,8 @@ def run(seed, grid_of, prior=None):
 
 
 def test_a_prior_that_is_the_truth_saves_cells(grid_of):
-    plain = [run(seed, grid_of) for seed in range(3)]
-    told = [run(seed, grid_of, rows_of(seed)) for seed in range(3)]
+    plain = [run(seed, grid_of) for seed in range(2)]
+    told = [run(seed, grid_of, rows_of(seed)) for seed in range(2)]
     assert all(run.valid for run in (*plain, *told))
     assert sum(run.measurements for run in told) < sum(run.measurements for run in plain)
 
@@ -246,7 +252,7 @@ def off_by_a_factor(seed):
 
 @pytest.mark.parametrize("spoilt", [shuffled, off_by_a_factor])
 def test_a_wrong_prior_leads_to_the_oracles_decision_all_the_same(grid_of, spoilt):
-    for seed in range(3):
+    for seed in range(2):
         found = run(seed, grid_of, spoilt(seed))
         assert found.certified
         assert found.regret <= 0.02 + 1e-9
