@@ -64,7 +64,7 @@ class Replay:
             "tolerance": self.tolerance,
             "oracle": {"value": self.oracle_value, "allocation": self.oracle_allocation},
             "policies": {
-                name: {"runs": [asdict(run) for run in runs]} for name, runs in self.runs.items()
+                name: {"runs": [run.to_dict() for run in runs]} for name, runs in self.runs.items()
             },
             "savings": {
                 name: {kind: asdict(value) for kind, value in kinds.items()}

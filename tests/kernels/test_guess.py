@@ -81,4 +81,4 @@ def test_the_objective_is_the_negative_log_posterior_around_the_guess(case, refe
 
 def test_a_factor_is_learned_with_a_guess_only():
     assert "rescale" not in shapes(3, 2, 1)
-    assert shapes(3, 2, 1, 3)["rescale"] == (3,)
+    assert shapes(3, 2, 1, guesses=3)["rescale"] == (3,)
