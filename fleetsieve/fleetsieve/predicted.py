@@ -7,8 +7,8 @@ from fleetsieve.errors import InputError
 from fleetsieve.fleet import Fleet
 from fleetsieve.grid import Grid
 from fleetsieve.metric import order
-from fleetsieve.observations import Observations
-from fleetsieve.problem import ABSENT, MEASURED, Problem, Truth
+from fleetsieve.observations import soften, units
+from fleetsieve.problem import Problem
 from fleetsieve_measure import Measured
 
 # Two log loads that differ by less are the same level.
@@ -111,7 +111,5 @@ def _at(
 
 
 def _in_model_scale(problem: Problem, values: Float[np.ndarray, "W C L P"]) -> Predicted:
-    status = np.where(np.isnan(values).all(axis=-1), ABSENT, MEASURED).astype(np.int8)
-    exact = np.full(values.shape, np.nan)
-    seen = Observations.of(problem, Truth(status, values, exact, np.zeros(status.shape, bool)))
-    return np.where(seen.modelled, seen.value, np.nan)
+    logs = np.log(values.reshape(problem.exists.size, -1)) - np.log(units(problem))
+    return np.concatenate([logs[:, :1], soften(logs[:, 1:])[0]], axis=1)
