@@ -114,7 +114,6 @@ class Belief:
         # NumPy, not JAX: an array of JAX that is pickled narrows to float32 outside the scope.
         places = _places(problem)
         self._places = (*places, guess_of(problem, predicted, places))
-        self._shape = tuple(array.shape[1] for array in self._places[2:])
 
     @property
     def _cells(self) -> Cells:
@@ -298,7 +297,8 @@ class Belief:
 
     def _starts(self, count: int, noisy: bool) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
-        median = prior_median(self.outputs, *self._shape[:2], noisy, self._shape[2])
+        features, categories, guesses = (array.shape[1] for array in self._places[2:])
+        median = prior_median(self.outputs, features, categories, noisy, guesses)
         draws = np.random.default_rng(0)
         around = {k: 0.5 * draws.standard_normal((count, *v.shape)) for k, v in median.items()}
         return {
