@@ -18,6 +18,7 @@ from fleetsieve.inputs import Inputs
 from fleetsieve.oracle import Oracle
 from fleetsieve.predicted import predictions
 from fleetsieve.problem import Problem
+from fleetsieve.replay import replay
 from fleetsieve.replay_run import Case, Replayer
 from fleetsieve.sieve import Sieve
 from fleetsieve.study import Study
@@ -198,6 +199,8 @@ def test_a_prior_that_cannot_answer_is_refused_by_every_way_in(tmp_path, case):
         Sieve(found, grid=grid)
     with pytest.raises(InputError, match=words):
         Inputs(found, grid, False).checked()
+    with pytest.raises(InputError, match=words):
+        replay(found, grid, ["bisect"], 1, workers=1)
 
 
 def test_a_note_says_what_the_prior_leaves_open(tmp_path):
