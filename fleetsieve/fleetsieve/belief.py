@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float, Int
+from scipy.optimize import brentq
 from scipy.stats import beta, norm, qmc
 from scipy.stats import t as student
 
@@ -295,7 +296,7 @@ class Belief:
         excess = _excess(q, observed.runs.max(initial=0))[observed.runs]
         return Doubt(jnp.asarray(np.where(noise > 0, noise, np.inf)), jnp.asarray(excess))
 
-    def _starts(self, count: int, noisy: bool) -> Hyper:
+    def _starts(self, count: int, noisy: bool = False) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
         features, categories, guesses = (array.shape[1] for array in self._places[2:])
         median = prior_median(self.outputs, features, categories, noisy, guesses)
@@ -378,12 +379,21 @@ def _excess(q: float, most: int) -> Float[np.ndarray, " k"]:
 def _reach(tail: float, runs: int) -> float:
     """What the median of `runs` values exceeds with probability `tail`, in sd of one value."""
     unit = np.sqrt((_TAILS - 2) / _TAILS)
-    if runs == 2:  # the mean of two is far out where one of them is twice as far
-        return float(student.isf(tail / 2, _TAILS)) * unit / 2
+    if runs == 2:
+        far = float(student.isf(tail, _TAILS))
+        return float(brentq(lambda x: _mean_of_two(x) - tail, 0.0, far)) * unit
     odd = runs - 1 + runs % 2
     # The median of an odd number is beyond x when more than half of the values are.
     each = beta.ppf(tail, odd // 2 + 1, odd // 2 + 1)
     return float(student.isf(each, _TAILS)) * unit
+
+
+def _mean_of_two(beyond: float) -> float:
+    """The probability that the mean of two values exceeds `beyond`, over the larger of both."""
+    above = student.sf(beyond, _TAILS)
+    larger = student.isf(above * (np.arange(64) + 0.5) / 64, _TAILS)
+    other = student.cdf(larger, _TAILS) - student.cdf(2 * beyond - larger, _TAILS)
+    return float(2 * above * other.mean())
 
 
 def _padded(rows: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " b"], Bool[np.ndarray, " b"]]:

@@ -74,9 +74,9 @@ class Run:
     valid: bool | None
     regret: float
     violations: int
-    excess: float
-    covered: bool | None
     allocation: list[dict[str, Any]]
+    excess: float = 0.0
+    covered: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As in the JSON form of a replay."""
