@@ -19,7 +19,9 @@ from scipy.optimize import brentq
 from scipy.stats import beta, norm, qmc
 from scipy.stats import t as student
 
+from fleetsieve.guess import guess_of
 from fleetsieve.observations import Observations, share, throughput_scale
+from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
 from fleetsieve_kernels.acquisition import Needs, assume, expected_gains, view
@@ -87,8 +89,18 @@ class Assessment:
 class Belief:
     """The joint model of one problem. Holds no observations: every method takes them."""
 
-    def __init__(self, problem: Problem, *, confidence: float, measured_only: bool = True) -> None:
-        """Prepare the arrays of `problem`; `confidence` is that of all bounds together."""
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        confidence: float,
+        measured_only: bool = True,
+        predicted: Predicted | None = None,
+    ) -> None:
+        """Prepare the arrays of `problem`; `confidence` is that of all bounds together.
+
+        `predicted` is what a cheap predictor says of the cells, see `fleetsieve.predicted`.
+        """
         self.problem, self.confidence = problem, confidence
         self.exists = problem.exists.ravel()
         self.limited = np.isfinite(_per_cell(problem, problem.limit))
@@ -102,8 +114,8 @@ class Belief:
             limited,
         )
         # NumPy, not JAX: an array of JAX that is pickled narrows to float32 outside the scope.
-        self._places = _places(problem)
-        self._shape = (self._places[2].shape[1], self._places[3].shape[1])
+        places = _places(problem)
+        self._places = (*places, guess_of(problem, predicted, places))
 
     @property
     def _cells(self) -> Cells:
@@ -318,7 +330,8 @@ class Belief:
 
     def _starts(self, count: int, noisy: bool = False) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
-        median = prior_median(self.outputs, *self._shape, noisy)
+        features, categories, guesses = (array.shape[1] for array in self._places[2:])
+        median = prior_median(self.outputs, features, categories, noisy, guesses)
         draws = np.random.default_rng(0)
         around = {k: 0.5 * draws.standard_normal((count, *v.shape)) for k, v in median.items()}
         return {
@@ -356,7 +369,7 @@ def _per_cell(problem: Problem, values: Float[np.ndarray, "W M"]) -> Float[np.nd
 
 
 def _places(problem: Problem) -> tuple[np.ndarray, ...]:
-    """Ids, workloads, features and categories of all cells: the fields of `Cells`."""
+    """Ids, workloads, features and categories of all cells: `Cells` without a guess."""
     w, c, _ = (axis.ravel() for axis in np.indices(problem.exists.shape))
     load = np.log2(np.where(problem.exists, problem.load, 1.0)).ravel()
     features = np.concatenate([load[:, None], problem.features[c]], axis=1)

@@ -120,7 +120,7 @@ class Fleet(Table):
     configs: tuple[Config, ...] = Field(min_length=1, description="a list of configs")
     workloads: tuple[Workload, ...] = Field(min_length=1, description="a list of workloads")
     measure: Measure = Field(default_factory=Measure, description="a mapping")
-    prior: Name | None = Field(default=None, description="the path of a grid file")
+    prior: Name | None = Field(default=None, description="the path of a grid file of predictions")
 
     _source: str = PrivateAttr("fleet")
     _base: Path = PrivateAttr(Path())

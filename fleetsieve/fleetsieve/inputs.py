@@ -15,6 +15,7 @@ from fleetsieve.grid import Grid
 from fleetsieve.journal import passed_over
 from fleetsieve.launches import simulated
 from fleetsieve.offered import check_offered
+from fleetsieve.predicted import predictions, prior_of, unpredicted
 from fleetsieve.problem import Problem
 from fleetsieve.what_if import changed
 
@@ -49,10 +50,10 @@ class Inputs:
         """These inputs, once fleet and grid are known to fit each other.
 
         Raises:
-            InputError: they do not, or the fleet asks for what is not offered.
+            InputError: they do not, or nor does the prior, or what it asks for is not offered.
         """
         check_offered(self.fleet)
-        _ = self.problem
+        _ = self._unpredicted
         return self
 
     @cached_property
@@ -80,7 +81,18 @@ class Inputs:
             about = check_against(self.fleet, self.grid)
         else:
             about = simulated(self.fleet)
-        return tuple(filter(None, (about, passed_over(events, self.problem))))
+        parts = (about, self._unpredicted, passed_over(events, self.problem))
+        return tuple(filter(None, parts))
+
+    @cached_property
+    def _unpredicted(self) -> str | None:
+        """What the prior leaves open.
+
+        Raises:
+            InputError: fleet, grid and prior do not fit one another.
+        """
+        prior = prior_of(self.fleet)
+        return unpredicted(self.problem, predictions(self.problem, prior), prior)
 
     @property
     def units(self) -> dict[str, LoadKind]:

@@ -17,6 +17,7 @@ from fleetsieve.errors import InputError
 from fleetsieve.fleet import Fleet
 from fleetsieve.grid import Grid
 from fleetsieve.oracle import Oracle
+from fleetsieve.predicted import predictions, prior_of
 from fleetsieve.problem import Problem
 from fleetsieve.replay_run import NAMES, Case, Replayer, Run, named
 from fleetsieve.savings import Saving, saving
@@ -108,6 +109,7 @@ def replay(
         problem,
         confidence=fleet.decision.confidence,
         measured_only=fleet.decision.unmeasured == "refuse",
+        predicted=predictions(problem, prior_of(fleet)),
     )
     oracle = Oracle.of(problem, truth)
     case = Case(belief, truth, oracle, fleet.decision.tolerance)

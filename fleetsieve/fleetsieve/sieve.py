@@ -15,6 +15,7 @@ from fleetsieve.grid import Grid
 from fleetsieve.offered import check_offered
 from fleetsieve.plausible import check_plausible
 from fleetsieve.policies import sieve
+from fleetsieve.predicted import predictions, prior_of
 from fleetsieve.problem import Problem
 from fleetsieve.proposal import Proposal
 from fleetsieve.recommendation import recommend, within_noise
@@ -35,6 +36,7 @@ class Sieve:
         fleet: Fleet,
         *,
         grid: Grid | None = None,
+        prior: Grid | None = None,
         seed: int = 0,
         repeats: int | None = None,
         stop: str | None = None,
@@ -44,7 +46,8 @@ class Sieve:
     ) -> None:
         """Prepare the search over the cells of `grid`, or else over the fleet's own loads.
 
-        `grid` gives candidates and their costs, never outcomes. `repeats` is how often a cell whose
+        `grid` gives candidates and their costs, never outcomes. `prior` is what a predictor says
+        of them, by default the grid that the fleet file names. `repeats` is how often a cell whose
         outcome has a standard error may be measured: 1 with a grid, else as in the fleet file.
         `budget` is in GPU-seconds.
         `events` is an earlier journal: what it says of cells that no longer exist is counted as
@@ -67,6 +70,7 @@ class Sieve:
             self.problem,
             confidence=fleet.decision.confidence,
             measured_only=fleet.decision.unmeasured == "refuse",
+            predicted=predictions(self.problem, prior or prior_of(fleet)),
         )
         if repeats is None:
             repeats = fleet.measure.repeats if grid is None else 1

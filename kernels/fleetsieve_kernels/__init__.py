@@ -8,6 +8,7 @@ Letters, the same in every module:
 | P, M | outputs, of which M = P - 1 are SLO metrics |
 | R | latent processes, R = P |
 | D, E | numeric features of a cell (the first is log2 load), categorical features |
+| Q | outputs for which there is a guess: P or none |
 | n | measured cells, m observed values of single outputs; both padded to a bucket |
 | K, S | fantasies of one candidate, draws of the hyperparameters |
 | G, g | GPUs of the fleet, GPUs of one replica |

@@ -9,6 +9,9 @@ k(i, j) = a0² + offset² [w=w'] + (b0² + slope² [w=w']) x·x'
 with w the workload, x the numeric features and c the categorical ones. Outputs are y = A u over
 independent latents u, so cov(y_p(i), y_q(j)) = sum_r A_pr A_qr k_r(i, j): a linear model of
 coregionalisation of full rank.
+
+Where a cheap predictor gave a guess m of the outputs, y = m + A u, and latent r has a further term
+rescale_r² m_r(i) m_r(j): how much of the guess is to be believed is learned for every output.
 """
 
 from typing import NamedTuple
@@ -30,6 +33,7 @@ class Cells(NamedTuple):
     workload: Int[Array, " N"]
     features: Float[Array, "N D"]
     categories: Int[Array, "N E"]
+    guess: Float[Array, "N Q"]  # Q = P, or 0 without a guess; centred
 
 
 def jitter(dtype: jnp.dtype) -> float:
@@ -73,16 +77,27 @@ def covariances(hyper: Hyper, a: Cells, b: Cells) -> Float[Array, "R Na Nb"]:
     kinds = {hyper["amplitude"].dtype, a.features.dtype, b.features.dtype}
     if len(kinds) > 1:
         raise TypeError(f"hyperparameters and features have dtypes {sorted(map(str, kinds))}")
-    return jax.vmap(latent_covariance, (0, None, None))(_per_latent(hyper), a, b)
+    known = jax.vmap(latent_covariance, (0, None, None))(_per_latent(hyper), a, b)
+    if "rescale" not in hyper:
+        return known
+    scaled = a.guess * hyper["rescale"] ** 2
+    return known + jnp.einsum("ar,br->rab", scaled, b.guess)
 
 
 def variances(hyper: Hyper, a: Cells) -> Float[Array, "R N"]:
     """`latent_variance` of every latent."""
-    return jax.vmap(latent_variance, (0, None))(_per_latent(hyper), a)
+    known = jax.vmap(latent_variance, (0, None))(_per_latent(hyper), a)
+    return known + (a.guess * hyper["rescale"]).T ** 2 if "rescale" in hyper else known
 
 
 def _per_latent(hyper: Hyper) -> dict[str, Array]:
-    return {name: value for name, value in hyper.items() if name != "mixing"}
+    return {name: value for name, value in hyper.items() if name not in ("mixing", "rescale")}
+
+
+def expected(a: Cells, outputs: int) -> Float[Array, "N {outputs}"]:
+    """Prior mean of the outputs: the guess, or 0."""
+    guessed = a.guess.shape[1] > 0
+    return a.guess if guessed else jnp.zeros((a.guess.shape[0], outputs), a.features.dtype)
 
 
 def _matern52(a: Float[Array, "Na D"], b: Float[Array, "Nb D"]) -> Float[Array, "Na Nb"]:

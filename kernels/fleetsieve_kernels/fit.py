@@ -24,6 +24,7 @@ from fleetsieve_kernels.posterior import (
     latent_noise,
     latents_of,
     marginals,
+    surprise_of_rows,
     unmixing,
 )
 
@@ -34,7 +35,7 @@ _RATE, _MOMENTS = 0.15, (0.8, 0.95)
 def marginal_nll(hyper: Hyper, data: Table | Rows) -> Float[Array, ""]:
     """-log density of the observations, latents integrated out, without constants."""
     if isinstance(data, Rows):
-        return gaussian_nll(gram_of_rows(hyper, data), jnp.where(data.mask, data.value, 0))
+        return gaussian_nll(gram_of_rows(hyper, data), surprise_of_rows(hyper, data))
     grams = gram_of_table(hyper, data)
     fitted = jnp.sum(over(gaussian_nll, grams, latents_of(hyper, data)))
     return fitted if data.noise is None else fitted + scatter_nll(hyper, data.noise)
@@ -54,8 +55,9 @@ def scatter_nll(hyper: Hyper, noise: Noise) -> Float[Array, ""]:
 def model(data: Table | Rows, outputs: int) -> None:
     """The NumPyro model: hyperparameters from their priors, observations as one factor."""
     noisy = (data.share if isinstance(data, Rows) else data.noise) is not None
-    numeric, categories = data.cells.features.shape[1], data.cells.categories.shape[1]
-    hyper = sample_prior(outputs, numeric, categories, noisy)
+    _, _, features, categories, guess = data.cells
+    counts = features.shape[1], categories.shape[1], noisy, guess.shape[1]
+    hyper = sample_prior(outputs, *counts)
     numpyro.factor("observations", -marginal_nll(hyper, data))
 
 

@@ -25,27 +25,33 @@ _PRIORS = {
     "slope": (ExpTransform(), math.log(0.15), 0.7),  # sd between workloads of the trend's slopes
     "mixing": (IdentityTransform(), 0.0, 1.0),  # weights of earlier outputs in a later one
     "run": (ExpTransform(), math.log(0.05), 1.0),  # sd from run to run
+    "rescale": (ExpTransform(), math.log(0.3), 0.7),  # sd of the factor on a guess, around 1
 }
 
 Hyper = Mapping[str, Array]
 """One array per name: amplitude, coupling, white, offset, slope [R]; lengthscale [R, D]; mismatch
 [R, E]; mixing [R, R], of which only the strictly lower triangle counts; run [R], only where runs
-of one cell differ."""
+of one cell differ; rescale [R], only with a guess."""
 
 
 def shapes(
-    latents: int, features: int, categories: int, noisy: bool = False
+    latents: int, features: int, categories: int, noisy: bool = False, guesses: int = 0
 ) -> dict[str, tuple[int, ...]]:
-    """Shape of every hyperparameter: no "mismatch" without categories, "run" with noise only."""
+    """Shape of every hyperparameter: no "mismatch" without categories, "run" with noise only.
+
+    `guesses` is how many outputs a guess is given for, all or 0; without, there is no "rescale".
+    """
     own = {"lengthscale": (features,), "mismatch": (categories,), "mixing": (latents,)}
-    every = {name: (latents, *own.get(name, ())) for name in _PRIORS}
+    every = {name: (latents, *own.get(name, ())) for name in _PRIORS} | {"rescale": (guesses,)}
     return {n: shape for n, shape in every.items() if 0 not in shape and (noisy or n != "run")}
 
 
-def sample_prior(latents: int, features: int, categories: int, noisy: bool = False) -> Hyper:
+def sample_prior(
+    latents: int, features: int, categories: int, noisy: bool = False, guesses: int = 0
+) -> Hyper:
     """The NumPyro model of the hyperparameters (METHOD 2)."""
     drawn = {}
-    for name, shape in shapes(latents, features, categories, noisy).items():
+    for name, shape in shapes(latents, features, categories, noisy, guesses).items():
         transform, location, scale = _PRIORS[name]
         normal = dist.Normal(jnp.full(shape, location), scale)
         prior = dist.TransformedDistribution(normal, transform)
@@ -59,12 +65,12 @@ def constrain(theta: Hyper) -> Hyper:
 
 
 def prior_median(
-    latents: int, features: int, categories: int, noisy: bool = False
+    latents: int, features: int, categories: int, noisy: bool = False, guesses: int = 0
 ) -> dict[str, np.ndarray]:
     """Unconstrained values at the median of the prior."""
     return {
         name: np.full(shape, _PRIORS[name][1])
-        for name, shape in shapes(latents, features, categories, noisy).items()
+        for name, shape in shapes(latents, features, categories, noisy, guesses).items()
     }
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fleetsieve_kernels.covariance import Cells, covariances, jitter, variances
+from fleetsieve_kernels.covariance import Cells, covariances, expected, jitter, variances
 from fleetsieve_kernels.dense import forward, over, small_cholesky, small_forward
 from fleetsieve_kernels.hyper import Hyper, mixing_matrix
 
@@ -63,8 +63,16 @@ class Posterior(NamedTuple):
 
 
 def latents_of(hyper: Hyper, table: Table) -> Float[Array, "R n"]:
-    """Latent values u = A⁻¹ y of complete observations."""
-    return jnp.where(table.mask, unmixing(hyper) @ table.values.T, 0)
+    """Latent values u = A⁻¹ (y - m) of complete observations."""
+    surprise = table.values - expected(table.cells, table.values.shape[1])
+    return jnp.where(table.mask, unmixing(hyper) @ surprise.T, 0)
+
+
+def surprise_of_rows(hyper: Hyper, rows: Rows) -> Float[Array, " m"]:
+    """Observed values less their prior mean, y - m."""
+    mean = expected(rows.cells, hyper["mixing"].shape[0])
+    guessed = jnp.take_along_axis(mean, rows.output[:, None], axis=1)[:, 0]
+    return jnp.where(rows.mask, rows.value - guessed, 0)
 
 
 def gram_of_table(hyper: Hyper, table: Table) -> Float[Array, "R n n"]:
@@ -122,13 +130,13 @@ def marginals(
     if isinstance(data, Table):
         mean, root = _latent_solve(hyper, data, cells)
         spread = variances(hyper, cells) - jnp.sum(root**2, axis=1)
-        return (loading @ mean).T, jnp.maximum((loading**2 @ spread).T, 0)
+        return _around(cells, (loading @ mean).T), jnp.maximum((loading**2 @ spread).T, 0)
     cross, factor = _row_cross(hyper, data, cells), jnp.linalg.cholesky(gram_of_rows(hyper, data))
     root = forward(factor, cross)
-    white = forward(factor, jnp.where(data.mask, data.value, 0))
+    white = forward(factor, surprise_of_rows(hyper, data))
     prior = (loading**2 @ variances(hyper, cells)).T
     spread = prior - jnp.reshape(jnp.sum(root**2, axis=0), prior.shape)
-    return jnp.reshape(root.T @ white, prior.shape), jnp.maximum(spread, 0)
+    return _around(cells, jnp.reshape(root.T @ white, prior.shape)), jnp.maximum(spread, 0)
 
 
 def observe(
@@ -186,7 +194,7 @@ def _condition_table(hyper: Hyper, table: Table, cells: Cells) -> Posterior:
     latent = covariances(hyper, cells, cells) - jnp.einsum("rna,rnb->rab", root, root)
     loading = mixing_matrix(hyper)
     joint = jnp.einsum("pr,qr,rab->apbq", loading, loading, latent)
-    return Posterior((loading @ mean).T, joint)
+    return Posterior(_around(cells, (loading @ mean).T), joint)
 
 
 def _latent_solve(
@@ -206,13 +214,18 @@ def _latent_solve(
 def _condition_rows(hyper: Hyper, rows: Rows, cells: Cells) -> Posterior:
     factor = jnp.linalg.cholesky(gram_of_rows(hyper, rows))
     root = forward(factor, _row_cross(hyper, rows, cells))
-    white = forward(factor, jnp.where(rows.mask, rows.value, 0))
+    white = forward(factor, surprise_of_rows(hyper, rows))
     loading = mixing_matrix(hyper)
     prior = jnp.einsum("pr,qr,rab->apbq", loading, loading, covariances(hyper, cells, cells))
     shape = prior.shape[:2]
     return Posterior(
-        jnp.reshape(root.T @ white, shape), prior - jnp.reshape(root.T @ root, prior.shape)
+        _around(cells, jnp.reshape(root.T @ white, shape)),
+        prior - jnp.reshape(root.T @ root, prior.shape),
     )
+
+
+def _around(cells: Cells, deviation: Float[Array, "N P"]) -> Float[Array, "N P"]:
+    return expected(cells, deviation.shape[1]) + deviation
 
 
 def _row_cross(hyper: Hyper, rows: Rows, cells: Cells) -> Float[Array, "m NP"]:

@@ -71,7 +71,6 @@ def changed(example, **sections):
 
 
 OFFERED = {
-    "a prior": ({"prior": "predicted.csv"}, "predicted.csv"),
     "regret": ({"decision": {"stop": "regret"}}, "'regret'"),
     "nuts": ({"decision": {"inference": "nuts"}}, "'nuts'"),
 }

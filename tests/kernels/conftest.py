@@ -27,6 +27,7 @@ PRIORS = {
     "offset": (0.0, 0.7),
     "slope": (np.log(0.15), 0.7),
     "mixing": (0.0, 1.0),
+    "rescale": (np.log(0.3), 0.7),
 }
 TRANSFORMS = {"coupling": lambda t: 1 / (1 + np.exp(-t)), "mixing": lambda t: t}
 JITTER = 1e-8
@@ -67,10 +68,11 @@ def constrained(theta):
     return {name: TRANSFORMS.get(name, np.exp)(value) for name, value in theta.items()}
 
 
-def draw_theta(rng, latents, features, categories, spread=0.5):
+def draw_theta(rng, latents, features, categories, spread=0.5, guesses=0):
     """Around the medians of the priors; the diagonal and upper part of `mixing` are no zeros."""
     columns = {"lengthscale": features, "mismatch": categories, "mixing": latents}
     shapes = {n: (latents, columns[n]) if n in columns else (latents,) for n in PRIORS}
+    shapes["rescale"] = (guesses,)
     return {
         name: PRIORS[name][0] + spread * PRIORS[name][1] * rng.standard_normal(shape)
         for name, shape in shapes.items()
@@ -78,13 +80,14 @@ def draw_theta(rng, latents, features, categories, spread=0.5):
     }
 
 
-def draw_cells(rng, shape, features, categories):
+def draw_cells(rng, shape, features, categories, guesses=0):
     """All cells of W workloads, C configs, L levels; the first feature is the load, in octaves."""
     w, c, level = (axis.ravel() for axis in np.indices(shape))
     of_config = rng.normal(size=(shape[1], features - 1))
     kinds = rng.integers(0, 2, (shape[1], categories))
     load = level[:, None] + 0.25 * rng.normal(size=(len(w), 1))
-    return Cells(np.arange(len(w)), w, np.hstack([load, of_config[c]]), kinds[c])
+    guess = rng.normal(size=(len(w), guesses))
+    return Cells(np.arange(len(w)), w, np.hstack([load, of_config[c]]), kinds[c], guess)
 
 
 def mixing(hyper):
@@ -111,6 +114,8 @@ def latent(hyper, r, a, b):
     trend = (1.0**2 + hyper["slope"][r] ** 2 * same) * np.inner(a.features, b.features)
     coupled = np.where(same, 1.0, hyper["coupling"][r]) * smooth
     white = white_variances(hyper)[r] * np.equal.outer(a.ids, b.ids)
+    if "rescale" in hyper:
+        trend = trend + hyper["rescale"][r] ** 2 * np.outer(a.guess[:, r], b.guess[:, r])
     return level + trend + hyper["amplitude"][r] ** 2 * coupled + white
 
 
@@ -158,6 +163,7 @@ def negative_log_posterior(theta, cells, index, output, value, noise):
     """-log N(observations) - log prior, without constants."""
     joint = prior(constrained(theta), cells)
     size = joint.shape[0] * joint.shape[1]
+    value = value - cells.guess[index, output] if "rescale" in theta else value
     at = np.ravel_multi_index((index, output), joint.shape[:2])
     gram = joint.reshape(size, size)[np.ix_(at, at)] + np.diag(noise)
     likelihood = 0.5 * value @ np.linalg.solve(gram, value) + 0.5 * np.linalg.slogdet(gram)[1]
