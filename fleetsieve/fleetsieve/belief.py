@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.stats import beta, norm, qmc
 from scipy.stats import t as student
 
@@ -413,7 +413,8 @@ def _reach(tail: float, runs: int) -> float:
     unit = np.sqrt((_TAILS - 2) / _TAILS)
     if runs == 2:
         far = float(student.isf(tail, _TAILS))
-        return float(brentq(lambda x: _mean_of_two(x) - tail, 0.0, far)) * unit
+        found = root_scalar(lambda x: _mean_of_two(x) - tail, bracket=(0.0, far))
+        return float(found.root) * unit
     odd = runs - 1 + runs % 2
     # The median of an odd number is beyond x when more than half of the values are.
     each = beta.ppf(tail, odd // 2 + 1, odd // 2 + 1)

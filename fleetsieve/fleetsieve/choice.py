@@ -28,6 +28,18 @@ def servable(problem: Problem, kappa: Float[np.ndarray, "W C"]) -> Bool[np.ndarr
     return (kappa.max(axis=1, initial=0.0) > 0) & (problem.demand > 0)
 
 
+def used(
+    problem: Problem, kappa_lower: Float[np.ndarray, "W C"], kappa_upper: Float[np.ndarray, "W C"]
+) -> Bool[np.ndarray, "W C"]:
+    """Columns with replicas in the conservative or the optimistic allocation."""
+    active = servable(problem, kappa_upper)
+    pair = (
+        best_allocation(problem, kappa, active).replicas for kappa in (kappa_lower, kappa_upper)
+    )
+    lower, upper = pair
+    return (lower > 0) | (upper > 0)
+
+
 def best_allocation(
     problem: Problem, kappa: Float[np.ndarray, "W C"], active: Bool[np.ndarray, " W"]
 ) -> Allocation:

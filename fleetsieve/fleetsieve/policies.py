@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from scipy.stats import norm
 
 from fleetsieve.belief import Assessment, Belief, Hypothesis
-from fleetsieve.choice import best_allocation, servable
+from fleetsieve.choice import used
 from fleetsieve.observations import Observations
 
 # Less than this is rounding noise of a gap in [0, 1].
@@ -125,13 +125,8 @@ def _uncertain(situation: Situation) -> Float[np.ndarray, " N"]:
     spread = assessment.kappa_upper - assessment.kappa_lower
     worth = np.repeat(spread.ravel(), problem.exists.shape[2])
     value = np.where(situation.free, (holds * (1 - holds) + 1e-9) * (worth + 1e-9), 0.0)
-    used = np.repeat(_used(situation).ravel(), problem.exists.shape[2])
-    return np.where(used, value, 0.0) if (used & situation.free).any() else value
-
-
-def _used(situation: Situation) -> Bool[np.ndarray, "W C"]:
-    assessment, problem = situation.assessment, situation.belief.problem
-    active = servable(problem, assessment.kappa_upper)
-    pair = (assessment.kappa_lower, assessment.kappa_upper)
-    lower, upper = (best_allocation(problem, kappa, active).replicas for kappa in pair)
-    return (lower > 0) | (upper > 0)
+    here = np.repeat(
+        used(problem, assessment.kappa_lower, assessment.kappa_upper).ravel(),
+        problem.exists.shape[2],
+    )
+    return np.where(here, value, 0.0) if (here & situation.free).any() else value

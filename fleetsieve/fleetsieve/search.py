@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from fleetsieve.belief import Assessment, Belief, Hypothesis
+from fleetsieve.choice import used
 from fleetsieve.observations import Observations
 from fleetsieve.policies import Choice, Policy, Situation
 from fleetsieve.problem import Truth
@@ -98,7 +99,7 @@ class Search:
     def free(self) -> Bool[np.ndarray, " N"]:
         """Cells that may be measured and do not lie above a level that surely breaks.
 
-        Those not measured yet, and noisy ones with runs left.
+        Those not measured yet, and noisy ones with runs left in columns that an allocation uses.
         """
         problem, observed = self.belief.problem, self.observed
         broken = self.belief.breaks(observed)
@@ -116,7 +117,10 @@ class Search:
         if not observed.noisy:
             return np.zeros_like(observed.measured)
         again = np.bincount(self.told.cell, minlength=observed.measured.size) < self.most_runs
-        return observed.measured & again & ~observed.exact.all(axis=1)
+        problem, found = self.belief.problem, self.assessment
+        columns = used(problem, found.kappa_lower, found.kappa_upper)
+        here = np.repeat(columns.ravel(), problem.exists.shape[2])
+        return observed.measured & again & here & ~observed.exact.all(axis=1)
 
     def pick(
         self,
