@@ -110,14 +110,16 @@ def _sparse(oracle: Oracle, truth: Truth, most: Worth, count: int) -> Figures:
         chosen: worth(oracle, truth, sparse(oracle, truth, chosen))
         for chosen in combinations(range(levels), count)
     }
-    name = f"profile of levels {', '.join(str(level + 1) for level in even)} of {levels}"
-    points = [100 * (most.value - each.value) for each in found.values()]
-    requests = [most.served - each.served for each in found.values()]
-    print(
-        f"{name}: {_said(most, found[even])}\n  any {count}: {min(points):.1f} to "
-        f"{max(points):.1f} points, {min(requests):.2f} to {max(requests):.2f} requests/s"
-    )
+    name = f"profile of levels {_numbers(even)} of {levels}"
+    print(f"{name}: {_said(most, found[even])}\n  points and requests/s lost, by levels:")
+    for chosen, each in found.items():
+        points, requests = 100 * (most.value - each.value), most.served - each.served
+        print(f"  {_numbers(chosen)}: {points:.1f} and {requests:.2f}")
     return _figures(name, most, found[even])
+
+
+def _numbers(levels: Iterable[int]) -> str:
+    return ", ".join(str(level + 1) for level in levels)
 
 
 def _figures(name: str, most: Worth, found: Worth) -> Figures:

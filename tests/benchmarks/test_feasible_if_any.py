@@ -12,17 +12,17 @@ EDGE = Column(np.array([1.0, 2.0, 4.0]), np.array([-5.0, np.log(1.1), 5.0]))
 @pytest.mark.parametrize("trials", [1, 2, 3])
 def test_any_of_so_many_trials_takes_a_load_as_often_as_probability_says(trials):
     # A trial's log factor is t with 4 degrees of freedom, of standard deviation 0.15: t's is √2.
-    pass_once = t.cdf(-np.log(1.1) / (NOISE / np.sqrt(2)), 4)
+    pass_once = float(t.cdf(-np.log(1.1) / (NOISE / np.sqrt(2)), 4))
     found = tally([EDGE] * 4000, SEARCHES["levels, from the lowest up"], RULES["any"], trials)
     expected = 1 - (1 - pass_once) ** trials
-    assert found.above == pytest.approx(expected, abs=4 * np.sqrt(expected / 4000))
+    assert found.above == pytest.approx(expected, abs=4 * (expected / 4000) ** 0.5)
 
 
 def test_the_median_of_three_takes_it_as_often_as_two_of_three_do():
-    p = t.cdf(-np.log(1.1) / (NOISE / np.sqrt(2)), 4)
+    p = float(t.cdf(-np.log(1.1) / (NOISE / np.sqrt(2)), 4))
     found = tally([EDGE] * 4000, SEARCHES["levels, by halves"], RULES["median"], 3)
     expected = p**3 + 3 * p**2 * (1 - p)
-    assert found.above == pytest.approx(expected, abs=4 * np.sqrt(expected / 4000))
+    assert found.above == pytest.approx(expected, abs=4 * (expected / 4000) ** 0.5)
 
 
 def test_without_noise_every_search_ends_at_the_boundary():
@@ -38,5 +38,5 @@ def test_without_noise_every_search_ends_at_the_boundary():
     for name, search in SEARCHES.items():
         found = tally(monotone, search, RULES["any"], 1, noise=0.0)
         assert found.above == 0
-        if name == "any load, by halves":
+        if "levels" not in name:
             assert (found.ratios > 1 / 1.05 - 1e-9).all()

@@ -13,6 +13,7 @@ from fleetsieve.oracle import Oracle
 from fleetsieve.problem import Problem
 from fleetsieve.replay import Replay
 from fleetsieve.replay_run import Run
+from fleetsieve_measure import Measured
 
 # Prompts of one token and short replies of one length on a machine that is never full.
 TINY = {"prompt_tokens": 1, "output_tokens": 50}
@@ -38,6 +39,7 @@ def test_a_quiet_cell_takes_as_long_as_its_tokens_do_alone(tmp_path):
         rows = [row for row in grid.rows if row.gpus == gpus]
         assert len(rows) == 2 * 3
         for row in rows:
+            assert isinstance(row.outcome, Measured)
             assert row.outcome.values["throughput"] == row.cell.load
             assert row.outcome.values["e2e_p99"] == pytest.approx(50 * step, rel=0.03)
             assert row.outcome.gpu_seconds == 300 * gpus
