@@ -33,11 +33,8 @@ def used(
 ) -> Bool[np.ndarray, "W C"]:
     """Columns with replicas in the conservative or the optimistic allocation."""
     active = servable(problem, kappa_upper)
-    pair = (
-        best_allocation(problem, kappa, active).replicas for kappa in (kappa_lower, kappa_upper)
-    )
-    lower, upper = pair
-    return (lower > 0) | (upper > 0)
+    lower = best_allocation(problem, kappa_lower, active).replicas
+    return (lower > 0) | (best_allocation(problem, kappa_upper, active).replicas > 0)
 
 
 def best_allocation(
