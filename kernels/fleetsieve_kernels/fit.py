@@ -74,11 +74,33 @@ def fit(starts: Hyper, data: Table | Rows, steps: int = 40) -> tuple[Hyper, Floa
 def inflation(
     theta: Hyper, data: Table | Rows, cells: Cells, nodes: Float[Array, "S k"]
 ) -> Float[Array, "N P"]:
+    """How much the Laplace approximation of the hyperparameters widens each cell's sd.
+
+    `nodes` are standard normal, k values per draw, one for each hyperparameter.
+    """
+    return widening(theta, over(laplace(theta, data), nodes), data, cells)
+
+
+@jax.jit
+def widening(
+    theta: Hyper, draws: Hyper, data: Table | Rows, cells: Cells
+) -> Float[Array, "N P"]:
     """How much hyperparameter uncertainty widens each cell's sd: a factor >= 1.
 
-    Draws of the hyperparameters from N(θ, H⁻¹), H the Hessian of the objective at its minimum; the
-    factor compares the second moment about the mean at θ, over draws, with the variance at θ.
-    `nodes` are standard normal, k values per draw, one for each hyperparameter.
+    The factor compares the second moment about the mean at θ, over `draws` (a leading axis) of the
+    hyperparameters, with the variance at θ. So it also covers a mean that differs from theirs.
+    """
+    mean, variance = marginals(constrain(theta), data, cells)
+    means, variances = over(lambda drawn: marginals(constrain(drawn), data, cells), draws)
+    total = jnp.mean(variances + (means - mean) ** 2, axis=0)
+    floor = jitter(total.dtype)  # of a cell that is known, nothing is left to widen
+    return jnp.sqrt(jnp.maximum((total + floor) / (variance + floor), 1))
+
+
+def laplace(theta: Hyper, data: Table | Rows) -> Callable[[Array], Hyper]:
+    """From standard normal values, one for each hyperparameter, to a draw from N(θ, H⁻¹).
+
+    H is the Hessian of the objective at its minimum θ.
     """
     # Complete observations separate into latents, so one product has a column of every block.
     blocks = theta["amplitude"].shape[0] if isinstance(data, Table) else 1
@@ -91,15 +113,10 @@ def inflation(
     )
     roots = over(_root, jnp.moveaxis(columns, 0, 2), width)
 
-    def moments(node: Array) -> tuple[Array, Array]:
-        shifts = jnp.einsum("bij,bj->bi", roots, jnp.reshape(node, centre.shape))
-        return marginals(constrain(unpack(centre + shifts)), data, cells)
+    def drawn(node: Array) -> Hyper:
+        return unpack(centre + jnp.einsum("bij,bj->bi", roots, jnp.reshape(node, centre.shape)))
 
-    mean, variance = marginals(constrain(theta), data, cells)
-    means, variances = over(moments, nodes)
-    total = jnp.mean(variances + (means - mean) ** 2, axis=0)
-    floor = jitter(total.dtype)  # of a cell that is known, nothing is left to widen
-    return jnp.sqrt(jnp.maximum((total + floor) / (variance + floor), 1))
+    return drawn
 
 
 def _root(hessian: Float[Array, "d d"], width: Float[Array, " d"]) -> Float[Array, "d d"]:
