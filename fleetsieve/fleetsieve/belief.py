@@ -16,16 +16,18 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float, Int
 from scipy.stats import norm, qmc
 
+from fleetsieve.hyperposterior import centre, chains, doubt_of, thinned
 from fleetsieve.observations import Observations, throughput_scale
 from fleetsieve.problem import Problem
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
 from fleetsieve_kernels.acquisition import Needs, assume, expected_gains, view
 from fleetsieve_kernels.bounds import Known, Levels, quantile
 from fleetsieve_kernels.covariance import Cells
-from fleetsieve_kernels.fit import fit, inflation
+from fleetsieve_kernels.fit import fit, inflation, laplace_draws
 from fleetsieve_kernels.hyper import Hyper, constrain, prior_median
 from fleetsieve_kernels.padding import bucket
 from fleetsieve_kernels.posterior import Posterior, Rows, Table, condition
+from fleetsieve_kernels.regret import regrets
 
 _FANTASIES, _DRAWS = 8, 32
 # Few cells leave room for several modes of the hyperparameters; many do not, and cost more.
@@ -34,10 +36,19 @@ _STARTS, _FEW = 3, 32
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Fitted hyperparameters and how much their uncertainty widens each sd."""
+    """Hyperparameters, and how sure they are.
+
+    Attributes:
+        theta: the fit, unconstrained.
+        draws: of their posterior, along a leading axis.
+        inflation: how much their uncertainty widens each sd.
+        doubt: a sentence if the draws are not to be trusted.
+    """
 
     theta: Mapping[str, np.ndarray]
+    draws: Mapping[str, np.ndarray]
     inflation: Float[np.ndarray, "N P"]
+    doubt: str | None = None
 
     @property
     def hyper(self) -> Hyper:
@@ -66,9 +77,19 @@ class Assessment:
 class Belief:
     """The joint model of one problem. Holds no observations: every method takes them."""
 
-    def __init__(self, problem: Problem, *, confidence: float, measured_only: bool = True) -> None:
-        """Prepare the arrays of `problem`; `confidence` is that of all bounds together."""
-        self.problem, self.confidence = problem, confidence
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        confidence: float,
+        measured_only: bool = True,
+        inference: str = "map",
+    ) -> None:
+        """Prepare the arrays of `problem`; `confidence` is that of all bounds together.
+
+        `inference` of the hyperparameters: "map", with a Laplace approximation, or "nuts".
+        """
+        self.problem, self.confidence, self._inference = problem, confidence, inference
         self.exists = problem.exists.ravel()
         self.limited = np.isfinite(_per_cell(problem, problem.limit))
         limited = bool(problem.min_replicas.any() or (problem.max_replicas < _most(problem)).any())
@@ -99,13 +120,19 @@ class Belief:
     def learn(self, observed: Observations) -> Hypothesis:
         """Hyperparameters from the observations alone: the same data, the same answer."""
         if not self.problem.n_cells:
-            return Hypothesis({}, np.ones_like(observed.value))
+            return Hypothesis({}, {}, np.ones_like(observed.value))
         with jax.enable_x64(True):
             data = self._data(observed)
             theta, _ = fit(self._starts(_STARTS if observed.n_measured <= _FEW else 1), data)
-            size = ravel_pytree(theta)[0].size
-            wide = inflation(theta, data, self._cells, _normal_draws(_DRAWS, size))
-            return Hypothesis({k: np.asarray(v) for k, v in theta.items()}, np.asarray(wide))
+            doubt = None
+            if self._inference == "nuts":
+                found = chains(theta, data)
+                theta, draws, doubt = centre(found), thinned(found), doubt_of(found)
+            else:
+                size = ravel_pytree(theta)[0].size
+                draws = laplace_draws(theta, data, _normal_draws(_DRAWS, size))
+            wide = inflation(theta, draws, data, self._cells)
+            return Hypothesis(_plain(theta), _plain(draws), np.asarray(wide), doubt)
 
     def assess(self, observed: Observations, hypothesis: Hypothesis) -> Assessment:
         """Bounds of capacity and value."""
@@ -174,6 +201,34 @@ class Belief:
         drawn = mean + np.where(observed.exact, 0.0, deviation)
         return np.where(observed.exact, observed.value, drawn)
 
+    def regrets(
+        self,
+        observed: Observations,
+        hypothesis: Hypothesis,
+        replicas: Int[np.ndarray, "W C"],
+        part: int,
+        count: int,
+        rng: np.random.Generator,
+    ) -> Float[np.ndarray, " k"]:
+        """What `replicas` lose in `count` joint draws under draw `part` of the hyperparameters."""
+        shape = observed.value.shape
+        nodes = rng.standard_normal((count, observed.value.size))
+        white = rng.standard_normal((count, shape[0], shape[1] - 1))
+        with jax.enable_x64(True):
+            found = regrets(
+                {name: jnp.asarray(leaf[part]) for name, leaf in hypothesis.draws.items()},
+                self._data(observed),
+                self._cells,
+                _known(observed),
+                self._levels(),
+                self._needs(),
+                jnp.asarray(replicas),
+                jnp.asarray(nodes),
+                jnp.asarray(white),
+                self._facts,
+            )
+            return np.asarray(found)
+
     def breaks(self, observed: Observations) -> Bool[np.ndarray, " N"]:
         """Cells known to break: failed, saturated, or exactly over an SLO."""
         over = observed.exact[:, 1:] & self.limited & (observed.value[:, 1:] > 0)
@@ -236,6 +291,10 @@ def use_compilation_cache() -> None:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update(where, str(home / "fleetsieve" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def _plain(hyper: Hyper) -> dict[str, np.ndarray]:
+    return {name: np.asarray(leaf) for name, leaf in hyper.items()}
 
 
 def _most(problem: Problem) -> int:

@@ -11,7 +11,7 @@ def check_offered(fleet: Fleet, stop: str | None = None) -> None:
     """Refuse what is not offered; `stop` overrides the fleet's rule.
 
     Raises:
-        InputError: it asks for a rule, an inference or a prior that this version lacks, or for
+        InputError: it asks for a rule or a prior that this version lacks, or for
             replica limits on more GPUs than their exact tables can hold.
     """
     if (stop or fleet.decision.stop) != "gap":
@@ -19,8 +19,6 @@ def check_offered(fleet: Fleet, stop: str | None = None) -> None:
             f"stop is {stop or fleet.decision.stop!r}, whose certificates have not reached the "
             "stated confidence; use 'gap'"
         )
-    if fleet.decision.inference != "map":
-        raise InputError(f"inference is {fleet.decision.inference!r}, not offered yet; use 'map'")
     if fleet.prior is not None:
         raise InputError(f"{fleet.source}: prior {fleet.prior!r} is not used yet; remove the key")
     limited = any(w.min_replicas or w.max_replicas is not None for w in fleet.workloads)

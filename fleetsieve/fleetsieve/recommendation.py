@@ -70,6 +70,7 @@ def recommend(
         infeasible=_misses(search, active),
         non_monotone=_non_monotone(search),
         unusable=problem.unusable,
+        notes=(search.hypothesis.doubt,) if search.hypothesis.doubt else (),
     )
 
 

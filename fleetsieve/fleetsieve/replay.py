@@ -111,9 +111,10 @@ def replay(
         problem,
         confidence=fleet.decision.confidence,
         measured_only=fleet.decision.unmeasured == "refuse",
+        inference=fleet.decision.inference,
     )
     oracle = Oracle.of(problem, truth)
-    case = Case(belief, truth, oracle, fleet.decision.tolerance)
+    case = Case(belief, truth, oracle, fleet.decision.tolerance, fleet.decision.stop)
     jobs = [(name, order, seed) for name in dict.fromkeys(policies) for order in range(orders)]
     runs: dict[str, list[Run]] = {name: [] for name in policies}
     for name, result in _results(case, jobs, workers or _cpus()):

@@ -29,6 +29,7 @@ class Case:
     truth: Truth
     oracle: Oracle
     tolerance: float
+    stop: str = "gap"
 
     @property
     def problem(self) -> Problem:
@@ -144,7 +145,7 @@ class Replayer:
     def _with_model(self, policy: str, order: int, rng: np.random.Generator) -> Run:
         case, ledger = self._case, _Ledger(self._case)
         shuffle = rng.random(case.problem.exists.size)
-        step = self._kept(_Step(Search.start(case.belief, case.tolerance), policy))
+        step = self._kept(_Step(Search.start(case.belief, case.tolerance, case.stop), policy))
         while True:
             ledger.recommend(step.replicas)
             search = step.search

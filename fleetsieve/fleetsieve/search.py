@@ -8,9 +8,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from fleetsieve.belief import Assessment, Belief, Hypothesis
+from fleetsieve.choice import best_allocation, servable
 from fleetsieve.observations import Observations
 from fleetsieve.policies import Choice, Policy, Situation
 from fleetsieve.problem import ABSENT, Truth
+from fleetsieve.regret import loses_little
 
 # Up to this many cells hyperparameters are fitted at each one, later when they grew by a share.
 _EACH, _GROWTH = 16, 1.2
@@ -35,6 +37,7 @@ class Search:
     Attributes:
         truth: outcomes of the cells in `order`, and of no other.
         order: flat indices of cells as they were told.
+        stop: the rule that certifies, "gap" or "regret".
         fits: the scheduled and the newest fit by the observations that they rest on, shared with
             the next search.
     """
@@ -43,12 +46,13 @@ class Search:
     tolerance: float
     truth: Truth
     order: tuple[int, ...]
+    stop: str = "gap"
     fits: dict[tuple[int, ...], Hypothesis] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def start(cls, belief: Belief, tolerance: float) -> "Search":
+    def start(cls, belief: Belief, tolerance: float, stop: str = "gap") -> "Search":
         """Nothing observed yet."""
-        return cls(belief, tolerance, belief.problem.outcomes({}), ())
+        return cls(belief, tolerance, belief.problem.outcomes({}), (), stop)
 
     def after(self, index: int, truth: Truth) -> "Search":
         """With the cell at flat index `index` told; `truth` may know more than was told."""
@@ -75,10 +79,10 @@ class Search:
         """The fit that `assessment` rests on."""
         return self._now[1]
 
-    @property
+    @cached_property
     def certified(self) -> bool:
-        """Whether the gap is within the tolerance and there is a value to certify."""
-        return self.assessment.gap <= self.tolerance and not self.infeasible
+        """Whether the stop rule is met and there is a value to certify."""
+        return self._passes(*self._now) and not self.infeasible
 
     @property
     def infeasible(self) -> bool:
@@ -142,7 +146,17 @@ class Search:
             return self._on_all
         scheduled = self._fitted(last)
         found = self.belief.assess(self.observed, scheduled)
-        return self._on_all if found.gap <= self.tolerance else (found, scheduled)
+        return self._on_all if self._passes(found, scheduled) else (found, scheduled)
+
+    def _passes(self, found: Assessment, hypothesis: Hypothesis) -> bool:
+        if found.gap <= self.tolerance or self.stop == "gap":
+            return found.gap <= self.tolerance
+        if found.value_lower <= self.tolerance:
+            return False
+        problem = self.belief.problem
+        active = servable(problem, found.kappa_upper)
+        replicas = best_allocation(problem, found.kappa_lower, active).replicas
+        return loses_little(self.belief, self.observed, hypothesis, replicas, self.tolerance)
 
     def _fitted(self, count: int) -> Hypothesis:
         key = self.order[:count]

@@ -64,8 +64,9 @@ class Sieve:
             self.problem,
             confidence=fleet.decision.confidence,
             measured_only=fleet.decision.unmeasured == "refuse",
+            inference=fleet.decision.inference,
         )
-        self._search = Search.start(belief, self.tolerance)
+        self._search = Search.start(belief, self.tolerance, stop or fleet.decision.stop)
         self._shuffle = np.random.default_rng(seed).random(self.problem.exists.size)
         self._proposals: dict[int, Proposal] = {}
         self._abandoned: set[int] = set()
@@ -119,11 +120,11 @@ class Sieve:
 
     @property
     def stop_reason(self) -> str | None:
-        """gap, budget, exhausted, infeasible or within_noise; None while the search goes on."""
+        """gap, regret, budget, exhausted, infeasible or within_noise; None while it goes on."""
         if self.search.infeasible:
             return "infeasible"
         if self.search.certified:
-            return "gap"
+            return "gap" if self.gap <= self.tolerance else "regret"
         allowed = self.search.free & self._never_abandoned()
         if not allowed.any():
             return self._exhausted() if not self._proposals else None

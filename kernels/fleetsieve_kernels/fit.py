@@ -71,37 +71,16 @@ def fit(starts: Hyper, data: Table | Rows, steps: int = 40) -> tuple[Hyper, Floa
 
 
 @jax.jit
-def inflation(
-    theta: Hyper, data: Table | Rows, cells: Cells, nodes: Float[Array, "S k"]
-) -> Float[Array, "N P"]:
-    """How much the Laplace approximation of the hyperparameters widens each cell's sd.
+def laplace_draws(theta: Hyper, data: Table | Rows, nodes: Float[Array, "S k"]) -> Hyper:
+    """Hyperparameters from the Laplace approximation N(θ, H⁻¹), along a leading axis.
 
     `nodes` are standard normal, k values per draw, one for each hyperparameter.
     """
-    return widening(theta, over(laplace(theta, data), nodes), data, cells)
+    return over(laplace(theta, data), nodes)
 
 
-@jax.jit
-def widening(
-    theta: Hyper, draws: Hyper, data: Table | Rows, cells: Cells
-) -> Float[Array, "N P"]:
-    """How much hyperparameter uncertainty widens each cell's sd: a factor >= 1.
-
-    The factor compares the second moment about the mean at θ, over `draws` (a leading axis) of the
-    hyperparameters, with the variance at θ. So it also covers a mean that differs from theirs.
-    """
-    mean, variance = marginals(constrain(theta), data, cells)
-    means, variances = over(lambda drawn: marginals(constrain(drawn), data, cells), draws)
-    total = jnp.mean(variances + (means - mean) ** 2, axis=0)
-    floor = jitter(total.dtype)  # of a cell that is known, nothing is left to widen
-    return jnp.sqrt(jnp.maximum((total + floor) / (variance + floor), 1))
-
-
-def laplace(theta: Hyper, data: Table | Rows) -> Callable[[Array], Hyper]:
-    """From standard normal values, one for each hyperparameter, to a draw from N(θ, H⁻¹).
-
-    H is the Hessian of the objective at its minimum θ.
-    """
+def laplace(theta: Hyper, data: Table | Rows) -> Callable[[Float[Array, " k"]], Hyper]:
+    """From k standard normal values to a draw from N(θ, H⁻¹), H the objective's Hessian at θ."""
     # Complete observations separate into latents, so one product has a column of every block.
     blocks = theta["amplitude"].shape[0] if isinstance(data, Table) else 1
     centre, unpack = _packed(theta, blocks)
@@ -117,6 +96,20 @@ def laplace(theta: Hyper, data: Table | Rows) -> Callable[[Array], Hyper]:
         return unpack(centre + jnp.einsum("bij,bj->bi", roots, jnp.reshape(node, centre.shape)))
 
     return drawn
+
+
+@jax.jit
+def inflation(theta: Hyper, draws: Hyper, data: Table | Rows, cells: Cells) -> Float[Array, "N P"]:
+    """How much hyperparameter uncertainty widens each cell's sd: a factor >= 1.
+
+    The factor compares the second moment about the mean at θ, over `draws` of the hyperparameters
+    along a leading axis, with the variance at θ. Hence it covers what their means are off, too.
+    """
+    mean, variance = marginals(constrain(theta), data, cells)
+    means, variances = over(lambda drawn: marginals(constrain(drawn), data, cells), draws)
+    total = jnp.mean(variances + (means - mean) ** 2, axis=0)
+    floor = jitter(total.dtype)  # of a cell that is known, nothing is left to widen
+    return jnp.sqrt(jnp.maximum((total + floor) / (variance + floor), 1))
 
 
 def _root(hessian: Float[Array, "d d"], width: Float[Array, " d"]) -> Float[Array, "d d"]:

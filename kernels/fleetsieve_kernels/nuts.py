@@ -4,7 +4,6 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 from numpyro.infer.hmc import hmc
 
@@ -48,7 +47,6 @@ def sample(
             warmup,
             step_size=_STEP,
             adapt_mass_matrix=False,
-            trajectory_length=None,
             max_tree_depth=_DEPTH,
             rng_key=key,
         )
