@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import jax
@@ -14,24 +15,34 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float, Int
-from scipy.stats import norm, qmc
+from scipy.stats import beta, norm, qmc
+from scipy.stats import t as student
 
-from fleetsieve.hyperposterior import centre, chains, doubt_of, thinned
-from fleetsieve.observations import Observations, throughput_scale
+from fleetsieve.hyperposterior import centre, chains, thinned, warning_of
+from fleetsieve.observations import Observations, share, throughput_scale
 from fleetsieve.problem import Problem
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
 from fleetsieve_kernels.acquisition import Needs, assume, expected_gains, view
-from fleetsieve_kernels.bounds import Known, Levels, quantile
+from fleetsieve_kernels.bounds import Doubt, Known, Levels, quantile
 from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.fit import fit, inflation, laplace_draws
 from fleetsieve_kernels.hyper import Hyper, constrain, prior_median
 from fleetsieve_kernels.padding import bucket
-from fleetsieve_kernels.posterior import Posterior, Rows, Table, condition
+from fleetsieve_kernels.posterior import (
+    Noise,
+    Posterior,
+    Rows,
+    Table,
+    condition,
+    run_variance,
+)
 from fleetsieve_kernels.regret import regrets
 
 _FANTASIES, _DRAWS = 8, 32
 # Few cells leave room for several modes of the hyperparameters; many do not, and cost more.
 _STARTS, _FEW = 3, 32
+# Noise from run to run is taken to have the tails of Student's t with so many degrees of freedom.
+_TAILS = 4
 
 
 @dataclass(frozen=True)
@@ -42,18 +53,26 @@ class Hypothesis:
         theta: the fit, unconstrained.
         draws: of their posterior, along a leading axis.
         inflation: how much their uncertainty widens each sd.
-        doubt: a sentence if the draws are not to be trusted.
+        warning: a sentence if the draws are not to be trusted.
     """
 
     theta: Mapping[str, np.ndarray]
     draws: Mapping[str, np.ndarray]
     inflation: Float[np.ndarray, "N P"]
-    doubt: str | None = None
+    warning: str | None = None
 
     @property
     def hyper(self) -> Hyper:
         """`theta` for the kernels, in the precision of the caller's scope."""
         return {name: jnp.asarray(value) for name, value in self.theta.items()}
+
+    @cached_property
+    def run_variance(self) -> Float[np.ndarray, " P"] | float:
+        """Variance of each output from run to run; 0 where nothing noisy was seen."""
+        if "run" not in self.theta:
+            return 0.0
+        with jax.enable_x64(True):
+            return np.asarray(run_variance(constrain(self.hyper)))
 
 
 @dataclass(frozen=True)
@@ -62,11 +81,11 @@ class Assessment:
 
     mean: Float[np.ndarray, "N P"]
     sd: Float[np.ndarray, "N P"]
+    width: Float[np.ndarray, "N P"]
     kappa_lower: Float[np.ndarray, "W C"]
     kappa_upper: Float[np.ndarray, "W C"]
     value_lower: float
     value_upper: float
-    q: float
 
     @property
     def gap(self) -> float:
@@ -123,23 +142,24 @@ class Belief:
             return Hypothesis({}, {}, np.ones_like(observed.value))
         with jax.enable_x64(True):
             data = self._data(observed)
-            theta, _ = fit(self._starts(_STARTS if observed.n_measured <= _FEW else 1), data)
-            doubt = None
+            count = _STARTS if observed.n_measured <= _FEW else 1
+            theta, _ = fit(self._starts(count, observed.noisy), data)
+            warning = None
             if self._inference == "nuts":
                 found = chains(theta, data)
-                theta, draws, doubt = centre(found), thinned(found), doubt_of(found)
+                theta, draws, warning = centre(found), thinned(found), warning_of(found)
             else:
                 size = ravel_pytree(theta)[0].size
                 draws = laplace_draws(theta, data, _normal_draws(_DRAWS, size))
             wide = inflation(theta, draws, data, self._cells)
-            return Hypothesis(_plain(theta), _plain(draws), np.asarray(wide), doubt)
+            return Hypothesis(_plain(theta), _plain(draws), np.asarray(wide), warning)
 
     def assess(self, observed: Observations, hypothesis: Hypothesis) -> Assessment:
         """Bounds of capacity and value."""
         q = quantile(self.confidence, self.uncertain(observed))
         if not self.problem.n_cells:
             nothing, none = np.zeros_like(observed.value), np.zeros(self.problem.exists.shape[:2])
-            return Assessment(nothing, nothing, none, none, 0.0, 0.0, q)
+            return Assessment(nothing, nothing, nothing, none, none, 0.0, 0.0)
         with jax.enable_x64(True):
             seen = view(
                 hypothesis.hyper,
@@ -151,9 +171,11 @@ class Belief:
                 self._levels(),
                 self._needs(),
                 self._facts,
+                self._doubt(observed, hypothesis, q),
             )
-            mean, sd, lower, upper, value_lower, value_upper = (np.asarray(part) for part in seen)
-        return Assessment(mean, sd, lower, upper, float(value_lower), float(value_upper), q)
+            mean, sd, width, lower, upper = (np.asarray(part) for part in seen[:5])
+        values = float(seen.value_lower), float(seen.value_upper)
+        return Assessment(mean, sd, width, lower, upper, *values)
 
     def gains(
         self, observed: Observations, hypothesis: Hypothesis, pending: Iterable[int] = ()
@@ -164,12 +186,12 @@ class Belief:
         where they lie, the mean stays.
         """
         q = quantile(self.confidence, self.uncertain(observed))
-        noise = np.zeros_like(observed.value)
+        noise = self._next_noise(observed, hypothesis)
         with jax.enable_x64(True):
             posterior = condition(constrain(hypothesis.hyper), self._data(observed), self._cells)
             known = _known(observed)
             for index in pending:
-                posterior, known = _assumed(posterior, known, index)
+                posterior, known = _assumed(posterior, known, index, noise[index])
             found = expected_gains(
                 hypothesis.hyper,
                 jnp.asarray(hypothesis.inflation),
@@ -181,6 +203,7 @@ class Belief:
                 self._levels(),
                 self._needs(),
                 self._facts,
+                self._doubts(observed, hypothesis, q, noise),
             )
             return np.nan_to_num(found.gap), np.nan_to_num(found.distance)
 
@@ -236,22 +259,34 @@ class Belief:
 
     def uncertain(self, observed: Observations) -> int:
         """How many outputs of cells the bounds must hold for at the same time."""
+        return int((self.stated(observed) & ~observed.exact).sum())
+
+    def stated(self, observed: Observations) -> Bool[np.ndarray, "N P"]:
+        """Outputs that bounds are stated for: throughput and what has an SLO, below a break."""
         columns = self.breaks(observed).reshape(self.problem.exists.shape)
         below = ~np.maximum.accumulate(columns, axis=2).ravel()
         matters = np.concatenate([np.ones_like(self.limited[:, :1]), self.limited], axis=1)
-        return int(((self.exists & below)[:, None] & matters & ~observed.exact).sum())
+        return (self.exists & below)[:, None] & matters
 
     def _data(self, observed: Observations) -> Table | Rows:
         modelled = observed.modelled
         rows = np.flatnonzero(modelled.any(axis=1))
-        if modelled[rows].all() and not observed.noise[rows].any():
+        if modelled[rows].all() and (observed.varies or not observed.noise[rows].any()):
             return self._table(observed, rows)
         return self._rows(observed, np.argwhere(modelled))
 
     def _table(self, observed: Observations, rows: Int[np.ndarray, " n"]) -> Table:
         index, mask = _padded(rows)
         values = np.where(mask[:, None], observed.value[index], 0.0)
-        return Table(self._at(index), jnp.asarray(values), jnp.asarray(mask))
+        noise = self._noise_of(observed, index, mask) if observed.noisy else None
+        return Table(self._at(index), jnp.asarray(values), jnp.asarray(mask), noise)
+
+    def _noise_of(
+        self, observed: Observations, index: Int[np.ndarray, " n"], mask: Bool[np.ndarray, " n"]
+    ) -> Noise:
+        spare = np.where(mask, observed.runs.min(axis=1)[index] - 1, 0).astype(float)
+        parts = (observed.noise[index], observed.share[index], spare, observed.scatter[index])
+        return Noise(*(jnp.asarray(part) for part in parts))
 
     def _rows(self, observed: Observations, pairs: Int[np.ndarray, "m 2"]) -> Rows:
         order, mask = _padded(np.arange(len(pairs)))
@@ -262,11 +297,50 @@ class Belief:
             jnp.asarray(np.where(mask, observed.value[cell, output], 0.0)),
             jnp.asarray(observed.noise[cell, output]),
             jnp.asarray(mask),
+            jnp.asarray(observed.share[cell, output]) if observed.noisy else None,
         )
 
-    def _starts(self, count: int) -> Hyper:
+    def _noise(self, observed: Observations, hypothesis: Hypothesis) -> Float[np.ndarray, "N P"]:
+        """Variance of what was measured, that from run to run included; 0 where exact or not."""
+        return observed.noise + observed.share * hypothesis.run_variance
+
+    def _next_noise(
+        self, observed: Observations, hypothesis: Hypothesis
+    ) -> Float[np.ndarray, "N P"]:
+        """Variance of one more run of each cell: as stated there, else as is typical."""
+        if not observed.noisy:
+            return np.zeros_like(observed.value)
+        share = observed.share
+        single = np.where(share > 0, observed.noise / np.where(share > 0, share, 1.0), np.nan)
+        typical = [
+            np.median(row[~np.isnan(row)]) if (row == row).any() else 0.0 for row in single.T
+        ]
+        stated = np.where(np.isnan(single), typical, single)
+        return np.where(np.array(typical) > 0, stated + hypothesis.run_variance, 0.0)
+
+    def _doubts(
+        self, observed: Observations, hypothesis: Hypothesis, q: float, run: np.ndarray
+    ) -> tuple[Doubt, Doubt] | None:
+        """The doubt of cells as they are, and after one more run of the variance `run` each."""
+        now = self._doubt(observed, hypothesis, q)
+        if now is None:
+            return None
+        with np.errstate(divide="ignore"):
+            together = 1 / (1 / np.asarray(now.noise) + 1 / run)
+        noise = np.where(run > 0, together, np.inf)
+        excess = _excess(q, observed.runs.max(initial=0) + 1)[observed.runs + 1]
+        return now, Doubt(jnp.asarray(noise), jnp.asarray(excess))
+
+    def _doubt(self, observed: Observations, hypothesis: Hypothesis, q: float) -> Doubt | None:
+        if not observed.noisy:
+            return None
+        noise = self._noise(observed, hypothesis)
+        excess = _excess(q, observed.runs.max(initial=0))[observed.runs]
+        return Doubt(jnp.asarray(np.where(noise > 0, noise, np.inf)), jnp.asarray(excess))
+
+    def _starts(self, count: int, noisy: bool) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
-        median = prior_median(self.outputs, *self._shape)
+        median = prior_median(self.outputs, *self._shape, noisy)
         draws = np.random.default_rng(0)
         around = {k: 0.5 * draws.standard_normal((count, *v.shape)) for k, v in median.items()}
         return {
@@ -327,11 +401,35 @@ def _known(observed: Observations) -> Known:
     return Known(*(jnp.asarray(array) for array in arrays))
 
 
-def _assumed(posterior: Posterior, known: Known, index: int) -> tuple[Posterior, Known]:
-    here = jnp.arange(len(known.measured)) == index
-    value = jnp.where(here[:, None], posterior.mean, known.value)
-    then = Known(value, known.exact | here[:, None], known.measured | here, known.broken)
-    return assume(posterior, jnp.asarray(index), jnp.zeros(posterior.mean.shape[1])), then
+def _assumed(
+    posterior: Posterior, known: Known, index: int, noise: Float[np.ndarray, " P"]
+) -> tuple[Posterior, Known]:
+    here = (jnp.arange(len(known.measured)) == index)[:, None]
+    exact = here & (noise == 0)
+    value = jnp.where(exact, posterior.mean, known.value)
+    then = Known(value, known.exact | exact, known.measured | here[:, 0], known.broken)
+    return assume(posterior, jnp.asarray(index), jnp.asarray(noise)), then
+
+
+def _excess(q: float, most: int) -> Float[np.ndarray, " k"]:
+    """By the number of runs, 0 to `most`: squared ratio of quantiles, less 1, of their median.
+
+    The Gaussian's quantile is q sd; the other is as likely to be exceeded by the median of k values
+    with the tails of Student's t and the variance of the Gaussian.
+    """
+    reach = np.array([0.0, *(_reach(float(norm.sf(q)), k) for k in range(1, most + 1))])
+    return np.maximum(reach**2 / (q**2 * share(np.arange(most + 1))) - 1, 0.0)
+
+
+def _reach(tail: float, runs: int) -> float:
+    """What the median of `runs` values exceeds with probability `tail`, in sd of one value."""
+    unit = np.sqrt((_TAILS - 2) / _TAILS)
+    if runs == 2:  # the mean of two is far out where one of them is twice as far
+        return float(student.isf(tail / 2, _TAILS)) * unit / 2
+    odd = runs - 1 + runs % 2
+    # The median of an odd number is beyond x when more than half of the values are.
+    each = beta.ppf(tail, odd // 2 + 1, odd // 2 + 1)
+    return float(student.isf(each, _TAILS)) * unit
 
 
 def _padded(rows: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " b"], Bool[np.ndarray, " b"]]:

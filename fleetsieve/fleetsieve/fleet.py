@@ -105,6 +105,7 @@ class Measure(Table):
     seconds: Positive = Field(default=300.0, description="seconds above 0, without warm-up")
     warmup_seconds: NonNegative = Field(default=30.0, description="seconds, at least 0")
     launch_seconds: NonNegative = Field(default=180.0, description="seconds, at least 0")
+    repeats: Count = Field(default=5, description=_COUNT)
 
 
 class Fleet(Table):

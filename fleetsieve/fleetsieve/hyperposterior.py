@@ -32,7 +32,7 @@ def thinned(found: Chains) -> Hyper:
     return {name: jnp.reshape(leaf, (-1, *leaf.shape[2:])) for name, leaf in kept.items()}
 
 
-def doubt_of(found: Chains) -> str | None:
+def warning_of(found: Chains) -> str | None:
     """A sentence if the chains are not to be trusted."""
     apart, diverged = _worst_r_hat(found.draws), int(np.sum(found.diverged))
     if apart <= _SETTLED and diverged <= _FEW * found.diverged.size:

@@ -34,9 +34,9 @@ class LiveEngine:
         folder: Path,
         *,
         seed: int = 0,
-        on_sample: Callable[[Cell, Sample], str],
+        on_sample: Callable[[Cell, Sample, int], str],
     ) -> None:
-        """Servers keep their logs and caches in `folder`; `on_sample` keeps what each run saw.
+        """Servers keep their logs and caches in `folder`; `on_sample` keeps what the nth run saw.
 
         It says where, or raises an InputError where it cannot; either is in the cell's summary.
 
@@ -74,22 +74,22 @@ class LiveEngine:
         """Configs of which a server is up and waits for its next cell."""
         return self._node.idle
 
-    async def measure(self, cell: Cell) -> Outcome:
-        """Measure one cell; a benchmark that fails is an outcome."""
-        found = await self._bench.measure(self._plan(cell))
+    async def measure(self, cell: Cell, run: int = 0) -> Outcome:
+        """Measure one cell, after `run` runs of it; a benchmark that fails is an outcome."""
+        found = await self._bench.measure(self._plan(cell, run))
         if found.sample is None:
             return found.outcome
         try:
-            kept = self._on_sample(cell, found.sample)
+            kept = self._on_sample(cell, found.sample, run)
         except InputError as error:  # the outcome is worth keeping without its requests too
             kept = str(error)
         return replace(found.outcome, summary={**found.outcome.summary, "samples": kept})
 
-    def _plan(self, cell: Cell) -> CellPlan:
+    def _plan(self, cell: Cell, run: int) -> CellPlan:
         fleet = self._fleet
         config = next(c for c in fleet.configs if c.name == cell.config)
         workload = next(w for w in fleet.workloads if w.name == cell.workload)
-        launch, seed = launch_of(fleet, config), seed_of(cell, self._seed)
+        launch, seed = launch_of(fleet, config), seed_of(cell, self._seed, run)
         lengths, times = lengths_of(fleet, workload, launch.args)
         return CellPlan(
             key=config.name,

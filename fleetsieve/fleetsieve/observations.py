@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
-from fleetsieve.problem import FAILED, MEASURED, Problem, Truth
+from fleetsieve.problem import FAILED, MEASURED, Problem
+from fleetsieve.runs import ERRED, Runs, repeated
 
 # An infinite percentile or a throughput of 0, in log units: decisive, yet finite.
 _FAR = 50.0
@@ -20,10 +21,13 @@ class Observations:
     Attributes:
         measured: ran to the end.
         broken: failed, saturated, or completed nothing.
-        value: log(throughput / scale) and log(metric / reference), the latter softened; 0 where
-            not measured.
+        value: log(throughput / scale) and log(metric / reference), the latter softened; the median
+            over runs, and 0 where not measured.
         seen: which outputs were measured, with a standard error that says something.
-        noise: variance of `value`; 0 where exact or not seen.
+        noise: variance of `value` by the stated standard errors; 0 where exact or not seen.
+        runs: how many runs `value` is the median of.
+        scatter: sum of outer squares of the runs' deviations from their mean; 0 of a single one.
+        varies: whether runs of one cell differ by more than their standard errors say.
     """
 
     measured: Bool[np.ndarray, " N"]
@@ -31,30 +35,65 @@ class Observations:
     value: Float[np.ndarray, "N P"]
     seen: Bool[np.ndarray, "N P"]
     noise: Float[np.ndarray, "N P"]
+    runs: Int[np.ndarray, "N P"]
+    scatter: Float[np.ndarray, "N P P"]
+    varies: bool
 
     @classmethod
-    def of(cls, problem: Problem, truth: Truth) -> "Observations":
-        """The observations in `truth`, outcomes of some cells of `problem`."""
-        outputs = len(problem.outputs)
-        raw = truth.values.reshape(problem.exists.size, outputs)
-        se = np.nan_to_num(truth.se.reshape(raw.shape), posinf=np.inf)
-        seen = ~np.isnan(raw) & np.isfinite(se)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = np.log(raw) - np.log(units(problem))
-            relative = se / raw
-            finite = np.clip(value[:, 1:], -_FAR, _FAR)
-        softened, slope = soften(finite)
-        value[:, 1:] = np.where(np.isfinite(value[:, 1:]), softened, value[:, 1:])
-        relative[:, 1:] *= slope
-        noise = np.where(seen & np.isfinite(relative), relative**2, 0.0)
-        idle = seen[:, 0] & (raw[:, 0] == 0)
-        return cls(
-            measured=(truth.status == MEASURED).ravel(),
-            broken=((truth.status == FAILED) | truth.saturated).ravel() | idle,
-            value=np.where(seen, np.clip(np.nan_to_num(value, nan=0.0), -_FAR, _FAR), 0.0),
-            seen=seen,
-            noise=noise,
+    def of(cls, problem: Problem, told: Runs, *, varies: bool = False) -> "Observations":
+        """What runs of cells of `problem` say."""
+        value, noise, seen = _as_logs(problem, told)
+        size, shape = problem.exists.size, (problem.exists.size, value.shape[1])
+        ok = told.status == MEASURED
+        cells, value, noise, seen = told.cell[ok], value[ok], noise[ok], seen[ok]
+        found = cls(
+            measured=np.zeros(size, bool),
+            broken=np.zeros(size, bool),
+            value=np.zeros(shape),
+            seen=np.zeros(shape, bool),
+            noise=np.zeros(shape),
+            runs=np.zeros(shape, int),
+            scatter=np.zeros((*shape, shape[1])),
+            varies=varies,
         )
+        found.measured[cells] = True
+        found.value[cells], found.noise[cells], found.seen[cells] = value, noise, seen
+        found.runs[cells] = seen
+        for cell in repeated(cells):
+            found._combine(cell, *(part[cells == cell] for part in (value, noise, seen)))
+        idle = seen[:, 0] & (told.values[ok, 0] == 0)
+        found.broken[cells[told.saturated[ok] | idle]] = True
+        found.broken[told.cell[told.status == FAILED]] = True
+        erred = told.cell[told.status == ERRED]
+        found.broken[erred[~found.measured[erred]]] = True
+        return found
+
+    def _combine(
+        self,
+        cell: int,
+        value: Float[np.ndarray, "k P"],
+        noise: Float[np.ndarray, "k P"],
+        seen: Bool[np.ndarray, "k P"],
+    ) -> None:
+        """Enter the runs of one cell: their median, and how they scatter."""
+        for p in np.flatnonzero(seen.any(axis=0)):
+            each = value[seen[:, p], p]
+            self.value[cell, p], self.seen[cell, p] = np.median(each), True
+            self.runs[cell, p] = len(each)
+            self.noise[cell, p] = share(len(each)) * noise[seen[:, p], p].mean()
+        whole = value[seen.all(axis=1)]
+        self.scatter[cell] = np.cov(whole.T, ddof=0) * len(whole) if len(whole) > 1 else 0.0
+
+    @property
+    def share(self) -> Float[np.ndarray, "N P"]:
+        """Variance of `value` over that of a single run; 0 where runs do not vary."""
+        most = share(np.arange(self.runs.max(initial=0) + 1))
+        return np.where(self.varies & (self.noise > 0), most[self.runs], 0.0)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether something was measured that another run may find different."""
+        return self.varies and bool((self.noise > 0).any())
 
     @property
     def exact(self) -> Bool[np.ndarray, "N P"]:
@@ -70,6 +109,16 @@ class Observations:
     def n_measured(self) -> int:
         """Cells of which the outcome is known, failures included."""
         return int((self.measured | self.broken).sum())
+
+
+def share(runs: Int[np.ndarray, " *k"] | int) -> Float[np.ndarray, " *k"]:
+    """Variance of the median of `runs` runs over that of one, for Gaussian noise.
+
+    Of one and two runs the median is the mean; of more its variance is at most π / 2 of the
+    mean's.
+    """
+    k = np.maximum(runs, 1)
+    return np.where(k < 3, 1.0, np.pi / 2) / k
 
 
 def soften(
@@ -98,3 +147,19 @@ def throughput_scale(problem: Problem) -> Float[np.ndarray, " N"]:
     """The offered rate where loads are rates, else 1 request/s."""
     rates = np.array([kind == "rate" for kind in problem.kind])[:, None, None]
     return np.where(rates & problem.exists, problem.load, 1.0).ravel()
+
+
+def _as_logs(
+    problem: Problem, told: Runs
+) -> tuple[Float[np.ndarray, "n P"], Float[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
+    """Value and noise of each run, and which of its outputs say something."""
+    se = np.nan_to_num(told.se, posinf=np.inf)
+    seen = ~np.isnan(told.values) & np.isfinite(se)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = np.log(told.values) - np.log(units(problem)[told.cell])
+        relative = se / told.values
+    softened, slope = soften(np.clip(value[:, 1:], -_FAR, _FAR))
+    value[:, 1:] = np.where(np.isfinite(value[:, 1:]), softened, value[:, 1:])
+    relative[:, 1:] *= slope
+    noise = np.where(seen & np.isfinite(relative), relative**2, 0.0)
+    return np.where(seen, np.clip(np.nan_to_num(value, nan=0.0), -_FAR, _FAR), 0.0), noise, seen

@@ -7,7 +7,7 @@ and some cannot be met.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from fleetsieve.analytic import Service, Steady, closed_loop, open_loop
 from fleetsieve.cell import Cell, LoadKind
 from fleetsieve.fleet import Fleet
 from fleetsieve.grid import Grid, Row
+from fleetsieve.problem import Truth
+from fleetsieve.runs import Runs
 from fleetsieve_measure import Failed, Measured, Outcome
 
 _SECONDS = 330.0
@@ -284,6 +286,36 @@ class _Draw:
             for (w, c, level), outcome in outcomes.items()
         ]
         return Grid(tuple(rows), f"random fleet {self.seed}")
+
+
+@dataclass(frozen=True)
+class RunNoise:
+    """What a run of a cell shows when latencies differ from run to run.
+
+    All latencies of a run share most of a factor whose log has the tails of Student's t with three
+    degrees of freedom; besides, each has an error of which the run knows the size. Throughput
+    varies a twentieth as much.
+
+    Attributes:
+        level: half of the runs are within 0.67 times this of the truth, in logs.
+    """
+
+    truth: Truth
+    level: float
+
+    def __call__(self, index: int, rng: np.random.Generator) -> Runs:
+        """A run of the cell at the flat index."""
+        exact = Runs.of_truth(self.truth, np.array([index]))
+        outputs = exact.values.shape[1]
+        stated = self.level * np.array([0.02] + [0.3] * (outputs - 1))
+        scale = self.level * np.array([0.05] + [1.0] * (outputs - 1))
+        shared, own = rng.standard_t(3), rng.standard_t(3, outputs)
+        factor = np.exp(
+            scale * (0.85 * shared + 0.5 * own) * 0.88 + stated * rng.normal(size=outputs)
+        )
+        factor[0] = np.exp(scale[0] * own[0] * 0.88 + stated[0] * rng.normal())
+        values = exact.values * factor
+        return replace(exact, values=values, se=values * stated)
 
 
 def _rounded(loads: np.ndarray) -> np.ndarray:

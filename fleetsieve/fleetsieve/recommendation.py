@@ -70,7 +70,7 @@ def recommend(
         infeasible=_misses(search, active),
         non_monotone=_non_monotone(search),
         unusable=problem.unusable,
-        notes=(search.hypothesis.doubt,) if search.hypothesis.doubt else (),
+        notes=tuple(filter(None, (search.hypothesis.warning,))),
     )
 
 
@@ -172,8 +172,8 @@ def _assignments(
 def kappa_level(search: Search) -> Int[np.ndarray, "W C"]:
     """The level that each κ^L rests on, a measured one where there is one; 0 where κ^L is 0."""
     problem, found = search.belief.problem, search.assessment
-    width = found.q * found.sd[:, 0]
-    lower = np.exp(np.minimum(found.mean[:, 0] - width, 100.0)) * throughput_scale(problem)
+    bound = np.minimum(found.mean[:, 0] - found.width[:, 0], 100.0)
+    lower = np.exp(bound) * throughput_scale(problem)
     columns = lower.reshape(problem.exists.shape)
     rests = problem.exists & np.isclose(columns, found.kappa_lower[..., None], rtol=1e-9)
     measured = search.truth.status == MEASURED
@@ -281,8 +281,7 @@ def _non_monotone(search: Search) -> list[CellName]:
 def within_noise(search: Search) -> list[CellName]:
     """Measured cells whose bounds on a noisy SLO metric straddle the SLO."""
     found, observed = search.assessment, search.observed
-    width = found.q * found.sd[:, 1:]
-    open_ = (np.abs(found.mean[:, 1:]) <= width) & (observed.noise[:, 1:] > 0)
+    open_ = (np.abs(found.mean[:, 1:]) <= found.width[:, 1:]) & (observed.noise[:, 1:] > 0)
     cells = observed.measured & (open_ & search.belief.limited).any(axis=1)
     shape = search.belief.problem.exists.shape
     return [_named(search.belief.problem, *i) for i in np.argwhere(cells.reshape(shape))]

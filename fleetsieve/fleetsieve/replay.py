@@ -63,7 +63,7 @@ class Replay:
             "tolerance": self.tolerance,
             "oracle": {"value": self.oracle_value, "allocation": self.oracle_allocation},
             "policies": {
-                name: {"runs": [asdict(run) for run in runs]} for name, runs in self.runs.items()
+                name: {"runs": [run.to_dict() for run in runs]} for name, runs in self.runs.items()
             },
             "savings": {
                 name: {kind: asdict(value) for kind, value in kinds.items()}
@@ -114,7 +114,7 @@ def replay(
         inference=fleet.decision.inference,
     )
     oracle = Oracle.of(problem, truth)
-    case = Case(belief, truth, oracle, fleet.decision.tolerance, fleet.decision.stop)
+    case = Case(belief, truth, oracle, fleet.decision.tolerance, stop=fleet.decision.stop)
     jobs = [(name, order, seed) for name in dict.fromkeys(policies) for order in range(orders)]
     runs: dict[str, list[Run]] = {name: [] for name in policies}
     for name, result in _results(case, jobs, workers or _cpus()):

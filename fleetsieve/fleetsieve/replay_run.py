@@ -1,34 +1,48 @@
 """One policy on one order of a replayed grid."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from fleetsieve.belief import Belief
+from fleetsieve.belief import Assessment, Belief
 from fleetsieve.choice import best_allocation, servable
 from fleetsieve.columns import PLANS
-from fleetsieve.oracle import Oracle
+from fleetsieve.observations import Observations
+from fleetsieve.oracle import Oracle, holding
 from fleetsieve.policies import POLICIES, Choice
-from fleetsieve.problem import Problem, Truth
+from fleetsieve.problem import ABSENT, MEASURED, Problem, Truth
 from fleetsieve.recommendation import kappa_level
+from fleetsieve.runs import Runs
 from fleetsieve.search import Search, best
 
 # Steps that other orders may pass through again: this many bytes, some 100 per cell and output.
 _MEMORY, _STEP = 2**27, 100
 
 
+Reveal = Callable[[int, np.random.Generator], Runs]
+"""A run of the cell at a flat index, as a benchmark would see it."""
+
+
 @dataclass(frozen=True)
 class Case:
-    """What is replayed, the same for every policy and order."""
+    """What is replayed, the same for every policy and order.
+
+    Attributes:
+        noise: what a run shows instead of the truth; None: the truth.
+        repeats: how often a cell may be measured under noise.
+    """
 
     belief: Belief
     truth: Truth
     oracle: Oracle
     tolerance: float
+    noise: Reveal | None = None
+    repeats: int = 1
     stop: str = "gap"
 
     @property
@@ -36,10 +50,22 @@ class Case:
         """The problem of the fleet."""
         return self.belief.problem
 
+    def reveal(self, index: int, rng: np.random.Generator) -> Runs:
+        """A run of the cell at the flat index."""
+        if self.noise is not None:
+            return self.noise(index, rng)
+        return Runs.of_truth(self.truth, np.array([index]))
+
 
 @dataclass(frozen=True)
 class Run:
-    """What a policy did on an order; costs in GPU-seconds, None for what never happened."""
+    """What a policy did on an order; costs in GPU-seconds, None for what never happened.
+
+    Attributes:
+        violations: allocated columns that break an SLO in truth at the load they were given.
+        excess: by which share the worst of them is over its SLO; 0 where none is.
+        covered: whether all bounds held at the end; None without a model.
+    """
 
     order: int
     gpu_seconds_to_oracle: float | None
@@ -49,7 +75,13 @@ class Run:
     valid: bool | None
     regret: float
     violations: int
+    excess: float
+    covered: bool | None
     allocation: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the JSON form of a replay."""
+        return {k: v for k, v in vars(self).items() if k not in ("excess", "covered")}
 
 
 @dataclass
@@ -75,6 +107,7 @@ class _Ledger:
         certified: bool,
         replicas: Int[np.ndarray, "W C"],
         level: Int[np.ndarray, "W C"],
+        covered: bool | None,
     ) -> Run:
         problem, oracle = self.case.problem, self.case.oracle
         regret = oracle.regret(replicas)
@@ -87,6 +120,8 @@ class _Ledger:
             valid=regret <= self.case.tolerance + 1e-9 if certified else None,
             regret=regret,
             violations=oracle.violations(replicas, level),
+            excess=oracle.excess(replicas, level),
+            covered=covered,
             allocation=named(problem, replicas),
         )
 
@@ -145,19 +180,22 @@ class Replayer:
     def _with_model(self, policy: str, order: int, rng: np.random.Generator) -> Run:
         case, ledger = self._case, _Ledger(self._case)
         shuffle = rng.random(case.problem.exists.size)
-        step = self._kept(_Step(Search.start(case.belief, case.tolerance, case.stop), policy))
+        start = Search.start(case.belief, case.tolerance, case.repeats, case.stop)
+        step = self._kept(_Step(start, policy))
         while True:
             ledger.recommend(step.replicas)
             search = step.search
             if step.choice is None:
-                level = kappa_level(search)
-                return ledger.close(order, search.certified, step.replicas, level)
+                level, covered = kappa_level(search), _covered(case, search)
+                return ledger.close(order, search.certified, step.replicas, level, covered)
             pick = best(step.choice, search.free, shuffle)
             ledger.pay(np.unravel_index(pick.index, case.problem.exists.shape))
-            step = self._kept(_Step(search.after(pick.index, case.truth), policy))
+            step = self._kept(_Step(search.after(case.reveal(pick.index, rng)), policy))
 
     def _kept(self, step: _Step) -> _Step:
-        """The step that an earlier order computed, if it is still there."""
+        """The step that an earlier order computed, if it is still there and nothing is random."""
+        if self._case.noise is not None:
+            return step
         key = (step.policy, step.search.order)
         known = self._steps.setdefault(key, step)
         self._steps.move_to_end(key)
@@ -168,31 +206,49 @@ class Replayer:
 
 def _without_model(case: Case, policy: str, order: int, rng: np.random.Generator) -> Run:
     problem, ledger = case.problem, _Ledger(case)
-    measured = np.zeros(problem.exists.shape, bool)
+    told, shape = Runs.of(problem, ()), problem.exists.shape
     plan = PLANS[policy](problem, rng)
     index = next(plan, None)
     while True:
-        kappa, level = _by_hand(case, measured, contiguous=policy == "exhaustive")
+        known = told.truth(problem)
+        kappa, level = _by_hand(problem, known, contiguous=policy == "exhaustive")
         replicas = best_allocation(problem, kappa, servable(problem, kappa)).replicas
         ledger.recommend(replicas)
         if index is None:
-            return ledger.close(order, True, replicas, level)
-        ledger.pay(index)
-        measured[index] = True
+            return ledger.close(order, True, replicas, level, None)
+        for _ in range(case.repeats):
+            ledger.pay(index)
+            told = told.then(case.reveal(int(np.ravel_multi_index(index, shape)), rng))
         try:
-            index = plan.send(bool(case.oracle.holds[index]))
+            index = plan.send(bool(holding(problem, told.truth(problem))[index]))
         except StopIteration:
             index = None
 
 
+def _covered(case: Case, search: Search) -> bool:
+    """Whether the truth is within all bounds that are stated, and within those of capacity."""
+    belief, found, kappa = case.belief, search.assessment, case.oracle.kappa
+    exact = Runs.of_truth(case.truth, np.flatnonzero(case.truth.status.ravel() == MEASURED))
+    truth = Observations.of(case.problem, exact)
+    stated = belief.stated(search.observed) & truth.modelled
+    within = np.abs(truth.value - found.mean) <= found.width + 1e-9
+    slack = 1e-9 * (1 + kappa)
+    return bool((within | ~stated).all() and _between(found, kappa, slack))
+
+
+def _between(found: Assessment, kappa: np.ndarray, slack: np.ndarray) -> bool:
+    low, high = found.kappa_lower - slack, found.kappa_upper + slack
+    return bool(((low <= kappa) & (kappa <= high)).all())
+
+
 def _by_hand(
-    case: Case, measured: Bool[np.ndarray, "W C L"], *, contiguous: bool
+    problem: Problem, known: Truth, *, contiguous: bool
 ) -> tuple[Float[np.ndarray, "W C"], Int[np.ndarray, "W C"]]:
     """Capacities and levels from measured cells that hold, below the first that broke.
 
     `contiguous`: every level below must have been measured; else it is taken to hold.
     """
-    holds = measured & case.oracle.holds
-    reached = np.logical_and.accumulate(holds if contiguous else ~measured | holds, axis=-1)
-    throughput = np.where(reached & holds, np.nan_to_num(case.truth.values[..., 0]), 0.0)
+    holds, open_ = holding(problem, known), known.status == ABSENT
+    reached = np.logical_and.accumulate(holds if contiguous else open_ | holds, axis=-1)
+    throughput = np.where(reached & holds, np.nan_to_num(known.values[..., 0]), 0.0)
     return throughput.max(axis=-1), throughput.argmax(axis=-1)

@@ -125,6 +125,8 @@ class _Run:
         self._engine = engine
 
         async def measure(proposal: Proposal) -> Outcome:
+            if isinstance(engine, LiveEngine):
+                return await engine.measure(proposal.cell, self._sieve.runs_of(proposal.cell))
             return await engine.measure(proposal.cell)
 
         with Interrupt() as interrupt:

@@ -1,4 +1,4 @@
-"""Requests of measured cells as Parquet files beside a study, one file per cell."""
+"""Requests of measured cells as Parquet files beside a study, one file per run."""
 
 import os
 import re
@@ -44,14 +44,15 @@ class SampleFolder:
     def __init__(self, study: Path) -> None:
         self.path = study.with_name(f"{study.name.removesuffix('.db')}.samples")
 
-    def file(self, cell: Cell) -> Path:
-        """The file of `cell`; names that a file system would confuse differ in their last part."""
+    def file(self, cell: Cell, run: int = 0) -> Path:
+        """Of a run of `cell`; names that a file system would confuse differ in their last part."""
         name = f"{cell.workload}-{cell.config}-{cell.load:g}"
         slug = re.sub(r"[^\w.-]+", "_", name)[:80]
         code = zlib.crc32(repr(cell).encode())
-        return self.path / f"{slug}-{code:08x}.parquet"
+        again = f"-{run}" if run else ""
+        return self.path / f"{slug}-{code:08x}{again}.parquet"
 
-    def write(self, cell: Cell, sample: Sample) -> str:
+    def write(self, cell: Cell, sample: Sample, run: int = 0) -> str:
         """Write all requests of a run and say to which file; it is there whole or not at all.
 
         Raises:
@@ -61,7 +62,7 @@ class SampleFolder:
         rows = [_row(record, id(record) in measured, sample.start) for record in sample.records]
         metadata = {"workload": cell.workload, "config": cell.config, "load": repr(cell.load)}
         schema = SCHEMA.with_metadata({**metadata, "load_kind": cell.kind})
-        path = self.file(cell)
+        path = self.file(cell, run)
         part = path.with_suffix(".part")
         try:
             self.path.mkdir(exist_ok=True)

@@ -1,6 +1,5 @@
 """The search over cells of one problem: observe, assess, choose. Knows indices, not names."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,8 +10,9 @@ from fleetsieve.belief import Assessment, Belief, Hypothesis
 from fleetsieve.choice import best_allocation, servable
 from fleetsieve.observations import Observations
 from fleetsieve.policies import Choice, Policy, Situation
-from fleetsieve.problem import ABSENT, Truth
+from fleetsieve.problem import Truth
 from fleetsieve.regret import loses_little
+from fleetsieve.runs import Runs
 
 # Up to this many cells hyperparameters are fitted at each one, later when they grew by a share.
 _EACH, _GROWTH = 16, 1.2
@@ -35,8 +35,8 @@ class Search:
     search that is rebuilt from a journal goes on as the unbroken one does.
 
     Attributes:
-        truth: outcomes of the cells in `order`, and of no other.
-        order: flat indices of cells as they were told.
+        told: what was observed, run by run.
+        most_runs: how often a cell may be measured while its outcomes are noisy.
         stop: the rule that certifies, "gap" or "regret".
         fits: the scheduled and the newest fit by the observations that they rest on, shared with
             the next search.
@@ -44,25 +44,36 @@ class Search:
 
     belief: Belief
     tolerance: float
-    truth: Truth
-    order: tuple[int, ...]
+    told: Runs
+    most_runs: int = 1
     stop: str = "gap"
     fits: dict[tuple[int, ...], Hypothesis] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def start(cls, belief: Belief, tolerance: float, stop: str = "gap") -> "Search":
+    def start(
+        cls, belief: Belief, tolerance: float, most_runs: int = 1, stop: str = "gap"
+    ) -> "Search":
         """Nothing observed yet."""
-        return cls(belief, tolerance, belief.problem.outcomes({}), (), stop)
+        return cls(belief, tolerance, Runs.of(belief.problem, ()), most_runs, stop)
 
-    def after(self, index: int, truth: Truth) -> "Search":
-        """With the cell at flat index `index` told; `truth` may know more than was told."""
-        order = (*self.order, index)
-        return replace(self, truth=_only(truth, order), order=order)
+    def after(self, run: Runs) -> "Search":
+        """With one more run told, or several."""
+        return replace(self, told=self.told.then(run))
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Flat indices of cells as they were told."""
+        return tuple(self.told.cell.tolist())
+
+    @cached_property
+    def truth(self) -> Truth:
+        """Outcomes of the cells that were told, and of no other."""
+        return self.told.truth(self.belief.problem)
 
     @cached_property
     def observed(self) -> Observations:
         """All observations."""
-        return Observations.of(self.belief.problem, self.truth)
+        return self._observed(self.told)
 
     @property
     def fresh(self) -> Assessment:
@@ -91,10 +102,27 @@ class Search:
 
     @cached_property
     def free(self) -> Bool[np.ndarray, " N"]:
-        """Cells that were not measured and do not lie above a level that surely breaks."""
-        shape = self.belief.problem.exists.shape
-        broken = np.maximum.accumulate(self.belief.breaks(self.observed).reshape(shape), axis=2)
-        return self.belief.exists & ~broken.ravel() & (self.truth.status == ABSENT).ravel()
+        """Cells that may be measured and do not lie above a level that surely breaks.
+
+        Those not measured yet, and noisy ones with runs left.
+        """
+        problem, observed = self.belief.problem, self.observed
+        broken = self.belief.breaks(observed)
+        if observed.noisy:
+            found = self.assessment
+            over = found.mean[:, 1:] > found.width[:, 1:]
+            broken = broken | (observed.measured & (over & self.belief.limited).any(axis=1))
+        beyond = np.maximum.accumulate(broken.reshape(problem.exists.shape), axis=2).ravel()
+        unknown = ~(observed.measured | observed.broken)
+        return self.belief.exists & ~beyond & (unknown | self._repeatable)
+
+    @cached_property
+    def _repeatable(self) -> Bool[np.ndarray, " N"]:
+        observed = self.observed
+        if not observed.noisy:
+            return np.zeros_like(observed.measured)
+        again = np.bincount(self.told.cell, minlength=observed.measured.size) < self.most_runs
+        return observed.measured & again & ~observed.exact.all(axis=1)
 
     def pick(
         self,
@@ -151,12 +179,22 @@ class Search:
     def _passes(self, found: Assessment, hypothesis: Hypothesis) -> bool:
         if found.gap <= self.tolerance or self.stop == "gap":
             return found.gap <= self.tolerance
+        # One look may pass by a lucky draw of cells; before the last outcome it has to hold, too.
+        return self._loses_little(found, hypothesis) and self._before._loses_little(
+            *self._before._on_all
+        )
+
+    def _loses_little(self, found: Assessment, hypothesis: Hypothesis) -> bool:
         if found.value_lower <= self.tolerance:
             return False
         problem = self.belief.problem
         active = servable(problem, found.kappa_upper)
         replicas = best_allocation(problem, found.kappa_lower, active).replicas
         return loses_little(self.belief, self.observed, hypothesis, replicas, self.tolerance)
+
+    @cached_property
+    def _before(self) -> "Search":
+        return replace(self, told=self.told.first(len(self.order) - 1), fits={})
 
     def _fitted(self, count: int) -> Hypothesis:
         key = self.order[:count]
@@ -170,7 +208,10 @@ class Search:
     def _first(self, count: int) -> Observations:
         if count == len(self.order):
             return self.observed
-        return Observations.of(self.belief.problem, _only(self.truth, self.order[:count]))
+        return self._observed(self.told.first(count))
+
+    def _observed(self, told: Runs) -> Observations:
+        return Observations.of(self.belief.problem, told, varies=self.most_runs > 1)
 
 
 def best(choice: Choice, free: Bool[np.ndarray, " N"], shuffle: Float[np.ndarray, " N"]) -> Pick:
@@ -189,15 +230,3 @@ def _last_fit(count: int) -> int:
     while np.ceil(scheduled * _GROWTH) <= count:
         scheduled = np.ceil(scheduled * _GROWTH)
     return int(scheduled)
-
-
-def _only(truth: Truth, order: Sequence[int]) -> Truth:
-    known = np.zeros(truth.status.size, bool)
-    known[list(order)] = True
-    here = known.reshape(truth.status.shape)
-    return Truth(
-        np.where(here, truth.status, ABSENT).astype(truth.status.dtype),
-        np.where(here[..., None], truth.values, np.nan),
-        np.where(here[..., None], truth.se, np.nan),
-        truth.saturated & here,
-    )

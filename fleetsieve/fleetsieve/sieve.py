@@ -1,7 +1,6 @@
 """Sieve: ask which cell to measure, tell what came of it, read the decision."""
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from fleetsieve.policies import sieve
 from fleetsieve.problem import Problem
 from fleetsieve.proposal import Proposal
 from fleetsieve.recommendation import recommend, within_noise
+from fleetsieve.runs import Runs
 from fleetsieve.search import Pick, Search
 from fleetsieve_measure import Outcome
 
@@ -36,6 +36,7 @@ class Sieve:
         *,
         grid: Grid | None = None,
         seed: int = 0,
+        repeats: int | None = None,
         stop: str | None = None,
         budget: float | None = None,
         events: Iterable[Event] = (),
@@ -43,7 +44,9 @@ class Sieve:
     ) -> None:
         """Prepare the search over the cells of `grid`, or else over the fleet's own loads.
 
-        `grid` gives candidates and their costs, never outcomes. `budget` is in GPU-seconds.
+        `grid` gives candidates and their costs, never outcomes. `repeats` is how often a cell whose
+        outcome has a standard error may be measured: 1 with a grid, else as in the fleet file.
+        `budget` is in GPU-seconds.
         `events` is an earlier journal: what it says of cells that no longer exist is counted as
         spent and else passed over. `on_event` is called with each new event before the method
         that caused it returns.
@@ -66,12 +69,15 @@ class Sieve:
             measured_only=fleet.decision.unmeasured == "refuse",
             inference=fleet.decision.inference,
         )
-        self._search = Search.start(belief, self.tolerance, stop or fleet.decision.stop)
+        if repeats is None:
+            repeats = fleet.measure.repeats if grid is None else 1
+        stop = stop or fleet.decision.stop
+        self._search = Search.start(belief, self.tolerance, repeats, stop)
         self._shuffle = np.random.default_rng(seed).random(self.problem.exists.size)
         self._proposals: dict[int, Proposal] = {}
         self._abandoned: set[int] = set()
         self._spent: list[float] = []
-        self._outcomes: dict[Cell, Outcome] = {}
+        self._told: list[tuple[int, Outcome]] = []
         self._next_ticket = 0
         self._emit: Callable[[Event], None] = lambda event: None
         for event in events:
@@ -97,10 +103,9 @@ class Sieve:
     @property
     def search(self) -> Search:
         """The search after all outcomes so far."""
-        if len(self._search.order) < len(self._outcomes):
-            order = tuple(self._index(cell) for cell in self._outcomes)
-            truth = self.problem.outcomes(self._outcomes)
-            self._search = replace(self._search, truth=truth, order=order)
+        new = self._told[len(self._search.told) :]
+        if new:
+            self._search = self._search.after(Runs.of(self.problem, new))
         return self._search
 
     @property
@@ -160,7 +165,7 @@ class Sieve:
             InputError: the ticket is not pending, the cell is not one of this problem or was told
                 before, or the outcome is none that a benchmark gives.
         """
-        event = self._told(ticket_or_cell, outcome)
+        event = self._told_event(ticket_or_cell, outcome)
         self._check_new(event)
         self._emit(event)
         self._apply(event)
@@ -175,6 +180,11 @@ class Sieve:
         event = Abandoned(ticket)
         self._emit(event)
         self._apply(event)
+
+    def runs_of(self, cell: Cell) -> int:
+        """How many outcomes of a cell were told."""
+        index = self._index(cell)
+        return sum(told == index for told, _ in self._told)
 
     def decision(self, *, interrupted: bool = False) -> Decision:
         """The recommended allocation, its certainty, and what to measure next."""
@@ -218,7 +228,7 @@ class Sieve:
         cost = float(self.problem.gpu_seconds[w, c, level] + launch[pick.index])
         return Proposal(self._next_ticket, cell, cost, pick.gap_reduction, pick.score)
 
-    def _told(self, ticket_or_cell: int | Cell, outcome: Outcome) -> Told:
+    def _told_event(self, ticket_or_cell: int | Cell, outcome: Outcome) -> Told:
         if isinstance(ticket_or_cell, Cell):
             asked = (p.ticket for p in self._proposals.values() if p.cell == ticket_or_cell)
             return Told(next(asked, None), ticket_or_cell, outcome)
@@ -233,7 +243,7 @@ class Sieve:
     def _check_new(self, event: Told) -> None:
         if not self._exists(event.cell):
             raise InputError(f"{event.cell} is no cell of this fleet; tell one that it has")
-        if event.cell in self._outcomes:
+        if event.ticket is None and self.runs_of(event.cell):
             raise InputError(f"{event.cell} was told before; its outcome stands")
         check_plausible(event.cell, event.outcome)
 
@@ -247,7 +257,7 @@ class Sieve:
                 self._proposals.pop(event.ticket, None)
             self._spent.append(event.outcome.gpu_seconds)
             if self._exists(event.cell):
-                self._outcomes[event.cell] = event.outcome
+                self._told.append((self._index(event.cell), event.outcome))
         else:
             proposal = self._proposals.pop(event.ticket, None)
             if proposal is not None:

@@ -101,10 +101,11 @@ def stall_seconds(workload: Workload) -> float:
     return max(_LEAST_DRAIN, 2 * max(workload.slo.values(), default=0.0))
 
 
-def seed_of(cell: Cell, seed: int) -> tuple[int, ...]:
-    """Another one for each cell, so that no prompt is sent twice to a server."""
+def seed_of(cell: Cell, seed: int, run: int) -> tuple[int, ...]:
+    """Another one for each run of each cell, so that no prompt is sent twice to a server."""
     text = f"{cell.workload}\n{cell.config}\n{cell.load!r}"
-    return seed, zlib.crc32(text.encode())
+    own = seed, zlib.crc32(text.encode())
+    return (*own, run) if run else own
 
 
 def _tokens(count: TokenCount | None) -> Tokens:

@@ -11,10 +11,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fleetsieve_kernels.allocation import fulfillment_table, value_of_table
 from fleetsieve_kernels.bounds import (
+    Doubt,
     Known,
     Levels,
     bound,
     capacity_intervals,
+    halfwidth,
     white_slack,
 )
 from fleetsieve_kernels.covariance import Cells
@@ -48,10 +50,11 @@ class Needs(NamedTuple):
 
 
 class View(NamedTuple):
-    """The state of knowledge: bounds of capacity and of the value."""
+    """The state of knowledge: bounds of outputs (mean ± width), of capacity and of the value."""
 
     mean: Float[Array, "N P"]
     sd: Float[Array, "N P"]
+    width: Float[Array, "N P"]
     kappa_lower: Float[Array, "W C"]
     kappa_upper: Float[Array, "W C"]
     value_lower: Float[Array, ""]
@@ -81,22 +84,19 @@ def view(
     levels: Levels,
     needs: Needs,
     fleet: Fleet,
+    doubt: Doubt | None = None,
 ) -> View:
-    """Bounds, capacities and values under the data."""
+    """Bounds, capacities and values under the data; without `doubt` all noise is Gaussian."""
     hyper = constrain(theta)
     mean, variance = marginals(hyper, data, cells)
     sd = jnp.where(known.exact, 0, jnp.sqrt(variance) * inflation)
     mean = jnp.where(known.exact, known.value, mean)
+    width, slack = halfwidth(q, sd, doubt), white_slack(hyper, q)
     intervals = capacity_intervals(
-        bound(mean, q * sd, known),
-        known,
-        levels,
-        white_slack(hyper, q),
-        fleet.shape,
-        fleet.measured_only,
+        bound(mean, width, known), known, levels, slack, fleet.shape, fleet.measured_only
     )
     lower, upper, _ = _values(intervals, needs, fleet)
-    return View(mean, sd, *intervals, lower, upper)
+    return View(mean, sd, width, *intervals, lower, upper)
 
 
 @partial(jax.jit, static_argnames="fleet")
@@ -111,8 +111,12 @@ def expected_gains(
     levels: Levels,
     needs: Needs,
     fleet: Fleet,
+    doubt: tuple[Doubt, Doubt] | None = None,
 ) -> Gains:
     """Expected reduction of the gap Γ and of the distance by each cell, over K fantasies each.
+
+    `noise` is the variance of one more run of each cell, 0 where that is exact; `doubt` that of
+    the cells as they are, and after one more run.
 
     The distance is sum_w [h_w(t; κ^L) - h_w(t; κ^U)] / G with h the fewest GPUs that give workload
     w the fulfillment t, t being 98 % of today's V^U. It moves with every workload, where Γ, a
@@ -120,16 +124,19 @@ def expected_gains(
     """
     slack = white_slack(constrain(theta), q)
 
-    def state(mean: Array, sd: Array, known: Known) -> tuple[Array, Array, tuple]:
+    def state(
+        mean: Array, sd: Array, known: Known, doubt: Doubt | None
+    ) -> tuple[Array, Array, tuple]:
+        bounds = bound(mean, halfwidth(q, sd, doubt), known)
         intervals = capacity_intervals(
-            bound(mean, q * sd, known), known, levels, slack, fleet.shape, fleet.measured_only
+            bounds, known, levels, slack, fleet.shape, fleet.measured_only
         )
         lower, upper, tables = _values(intervals, needs, fleet)
         return lower, upper, tables
 
     mean = jnp.where(known.exact, known.value, posterior.mean)
     sd = jnp.where(known.exact, 0, jnp.sqrt(posterior.variance) * inflation)
-    lower, target, tables = state(mean, sd, known)
+    lower, target, tables = state(mean, sd, known, doubt and doubt[0])
     gap, target = target - lower, _SHY * target
     distance = _distance(tables, target, needs, fleet.gpus)
 
@@ -137,12 +144,13 @@ def expected_gains(
         gain, variance = observe(posterior, index, noise[index])
         here = jnp.arange(known.measured.shape[0]) == index
         exact = known.exact | (here[:, None] & (noise[index] == 0))
+        after = _one_more_run(doubt, here)
 
         def fantasy(node: Array) -> tuple[Array, Array]:
             drawn = jnp.where(known.exact, known.value, posterior.mean + gain @ node)
             then = Known(drawn, exact, known.measured | here, known.broken)
             width = jnp.where(exact, 0, jnp.sqrt(variance) * inflation)
-            lower, upper, tables = state(drawn, width, then)
+            lower, upper, tables = state(drawn, width, then, after)
             return upper - lower, _distance(tables, target, needs, fleet.gpus)
 
         gaps, distances = jax.vmap(fantasy)(nodes)
@@ -156,6 +164,13 @@ def expected_gains(
 def assume(posterior: Posterior, index: Int[Array, ""], noise: Float[Array, " P"]) -> Posterior:
     """The posterior once a pending cell returns, its mean unchanged: only where it lies is used."""
     return update(posterior, index, posterior.mean[index], noise)
+
+
+def _one_more_run(doubt: tuple[Doubt, Doubt] | None, here: Bool[Array, " N"]) -> Doubt | None:
+    """The doubt once the cell `here` was measured again."""
+    if doubt is None:
+        return None
+    return jax.tree.map(lambda now, later: jnp.where(here[:, None], later, now), *doubt)
 
 
 def _over_free(

@@ -31,6 +31,17 @@ class Known(NamedTuple):
     broken: Bool[Array, "N"]  # failed, or saturated
 
 
+class Doubt(NamedTuple):
+    """How much further the noise of measurements reaches than a Gaussian of its variance.
+
+    The posterior of a value that rests on its own measurement alone has the tails of that noise,
+    one that rests on other cells has not.
+    """
+
+    noise: Float[Array, "N P"]  # variance of what was measured, inf where nothing was
+    excess: Float[Array, "N P"]  # squared ratio of the tails' quantiles, less 1
+
+
 class Bounds(NamedTuple):
     """Lower and upper bounds of all outputs, simultaneous at the stated confidence."""
 
@@ -53,6 +64,16 @@ def white_slack(hyper: Hyper, q: Float[Array, ""]) -> Float[Array, " M"]:
     """How far two cells of one column may deviate from a rising surface: q √2 white sd."""
     spread = mixing_matrix(hyper) ** 2 @ jax.vmap(white_variance)(_white_only(hyper))
     return q * jnp.sqrt(2 * spread[1:])
+
+
+def halfwidth(
+    q: Float[Array, ""], sd: Float[Array, "*batch N P"], doubt: Doubt | None
+) -> Float[Array, "*batch N P"]:
+    """q sd, wider by the tails of the noise as far as a value rests on its own measurement."""
+    if doubt is None:
+        return q * sd
+    own = jnp.minimum(sd**2 / doubt.noise, 1)
+    return q * sd * jnp.sqrt(1 + doubt.excess * own)
 
 
 def bound(
@@ -83,7 +104,8 @@ def capacity_intervals(
     Lower: the best lower throughput of a level that was measured and holds (`measured_only`), with
     every level below it holding: as measured, else by its own bound, or by that of a measured level
     above it plus `slack`, a lower load being no harder but for the cells' own parts. A level that
-    surely breaks by its own bound is not eased, so κ^L ≤ κ^U.
+    surely breaks by its own bound is not eased, so κ^L ≤ κ^U; nor is one that was measured and
+    rather breaks.
     """
     lower, upper = bounds
     possible = _all_metrics(lower[..., 1:] <= 0, levels) & levels.exists & ~known.broken
@@ -92,8 +114,9 @@ def capacity_intervals(
     counted = (known.measured & holds) if measured_only else holds
     anchor = jnp.where((known.measured & holds)[..., None], upper[..., 1:], jnp.inf)
     eased = jnp.minimum(upper[..., 1:], _lowest_above(anchor, shape) + slack)
-    eased_holds = _all_metrics(eased <= 0, levels) & possible
-    steps = jnp.where(known.measured, holds, eased_holds)
+    likely = _all_metrics(lower[..., 1:] + upper[..., 1:] <= 0, levels)
+    eased_holds = _all_metrics(eased <= 0, levels) & possible & (likely | ~known.measured)
+    steps = holds | eased_holds
     reached = _prefix(steps, shape) & _columns(counted, shape)
     return _best(reached, lower[..., 0], levels, shape), optimistic
 

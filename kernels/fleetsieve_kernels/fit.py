@@ -16,12 +16,15 @@ from fleetsieve_kernels.dense import over
 from fleetsieve_kernels.gaussian import gaussian_nll
 from fleetsieve_kernels.hyper import Hyper, constrain, prior_scale, sample_prior
 from fleetsieve_kernels.posterior import (
+    Noise,
     Rows,
     Table,
     gram_of_rows,
     gram_of_table,
+    latent_noise,
     latents_of,
     marginals,
+    unmixing,
 )
 
 # Adam with these moments settles in some 40 steps from the prior's median; checked against 120.
@@ -30,15 +33,29 @@ _RATE, _MOMENTS = 0.15, (0.8, 0.95)
 
 def marginal_nll(hyper: Hyper, data: Table | Rows) -> Float[Array, ""]:
     """-log density of the observations, latents integrated out, without constants."""
-    if isinstance(data, Table):
-        grams = gram_of_table(hyper, data)
-        return jnp.sum(over(gaussian_nll, grams, latents_of(hyper, data)))
-    return gaussian_nll(gram_of_rows(hyper, data), jnp.where(data.mask, data.value, 0))
+    if isinstance(data, Rows):
+        return gaussian_nll(gram_of_rows(hyper, data), jnp.where(data.mask, data.value, 0))
+    grams = gram_of_table(hyper, data)
+    fitted = jnp.sum(over(gaussian_nll, grams, latents_of(hyper, data)))
+    return fitted if data.noise is None else fitted + scatter_nll(hyper, data.noise)
+
+
+def scatter_nll(hyper: Hyper, noise: Noise) -> Float[Array, ""]:
+    """-log density of how the runs of cells scatter about their means, without constants."""
+    counts = (noise.spare > 0) & (noise.share > 0).all(axis=1)
+    share = jnp.where(counts[:, None], noise.share, 1)
+    single = latent_noise(hyper, Noise(noise.stated / share, jnp.ones_like(share), *noise[2:]))
+    back = unmixing(hyper)
+    scatter = jnp.einsum("rp,npq,rq->rn", back, noise.scatter, back)
+    each = 0.5 * (noise.spare * jnp.log(single) + scatter / single)
+    return jnp.sum(jnp.where(counts, each, 0))
 
 
 def model(data: Table | Rows, outputs: int) -> None:
     """The NumPyro model: hyperparameters from their priors, observations as one factor."""
-    hyper = sample_prior(outputs, data.cells.features.shape[1], data.cells.categories.shape[1])
+    noisy = (data.share if isinstance(data, Rows) else data.noise) is not None
+    numeric, categories = data.cells.features.shape[1], data.cells.categories.shape[1]
+    hyper = sample_prior(outputs, numeric, categories, noisy)
     numpyro.factor("observations", -marginal_nll(hyper, data))
 
 

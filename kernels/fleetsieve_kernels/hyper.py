@@ -24,24 +24,28 @@ _PRIORS = {
     "offset": (ExpTransform(), 0.0, 0.7),  # sd between workloads of the level
     "slope": (ExpTransform(), math.log(0.15), 0.7),  # sd between workloads of the trend's slopes
     "mixing": (IdentityTransform(), 0.0, 1.0),  # weights of earlier outputs in a later one
+    "run": (ExpTransform(), math.log(0.05), 1.0),  # sd from run to run
 }
 
 Hyper = Mapping[str, Array]
 """One array per name: amplitude, coupling, white, offset, slope [R]; lengthscale [R, D]; mismatch
-[R, E]; mixing [R, R], of which only the strictly lower triangle counts."""
+[R, E]; mixing [R, R], of which only the strictly lower triangle counts; run [R], only where runs
+of one cell differ."""
 
 
-def shapes(latents: int, features: int, categories: int) -> dict[str, tuple[int, ...]]:
-    """Shape of every hyperparameter; there is no "mismatch" without categories."""
+def shapes(
+    latents: int, features: int, categories: int, noisy: bool = False
+) -> dict[str, tuple[int, ...]]:
+    """Shape of every hyperparameter: no "mismatch" without categories, "run" with noise only."""
     own = {"lengthscale": (features,), "mismatch": (categories,), "mixing": (latents,)}
     every = {name: (latents, *own.get(name, ())) for name in _PRIORS}
-    return {name: shape for name, shape in every.items() if 0 not in shape}
+    return {n: shape for n, shape in every.items() if 0 not in shape and (noisy or n != "run")}
 
 
-def sample_prior(latents: int, features: int, categories: int) -> Hyper:
+def sample_prior(latents: int, features: int, categories: int, noisy: bool = False) -> Hyper:
     """The NumPyro model of the hyperparameters (METHOD 2)."""
     drawn = {}
-    for name, shape in shapes(latents, features, categories).items():
+    for name, shape in shapes(latents, features, categories, noisy).items():
         transform, location, scale = _PRIORS[name]
         normal = dist.Normal(jnp.full(shape, location), scale)
         prior = dist.TransformedDistribution(normal, transform)
@@ -54,11 +58,13 @@ def constrain(theta: Hyper) -> Hyper:
     return {name: _PRIORS[name][0](value) for name, value in theta.items()}
 
 
-def prior_median(latents: int, features: int, categories: int) -> dict[str, np.ndarray]:
+def prior_median(
+    latents: int, features: int, categories: int, noisy: bool = False
+) -> dict[str, np.ndarray]:
     """Unconstrained values at the median of the prior."""
     return {
         name: np.full(shape, _PRIORS[name][1])
-        for name, shape in shapes(latents, features, categories).items()
+        for name, shape in shapes(latents, features, categories, noisy).items()
     }
 
 

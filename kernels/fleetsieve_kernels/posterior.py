@@ -11,8 +11,22 @@ from fleetsieve_kernels.dense import forward, over, small_cholesky, small_forwar
 from fleetsieve_kernels.hyper import Hyper, mixing_matrix
 
 
+class Noise(NamedTuple):
+    """Of complete observations, each the centre of some runs of its cell.
+
+    What differs from run to run is mixed into the outputs as the latents are, so that the latents
+    still separate; of the errors that runs state for their outputs, what they have in common as
+    errors of latents is left out for that.
+    """
+
+    stated: Float[Array, "n P"]  # variance of the values by the stated errors
+    share: Float[Array, "n P"]  # variance of the centre over that of one run; 0 where exact
+    spare: Float[Array, " n"]  # runs - 1
+    scatter: Float[Array, "n P P"]  # sum of outer squares of the runs' deviations from their mean
+
+
 class Table(NamedTuple):
-    """Exact and complete observations: every output of each measured cell, without noise.
+    """Complete observations: every output of each measured cell, exact without `noise`.
 
     The latents then separate, R problems of n rows instead of one of n·P.
     """
@@ -20,6 +34,7 @@ class Table(NamedTuple):
     cells: Cells  # n
     values: Float[Array, "n P"]  # 0 in padding
     mask: Bool[Array, " n"]
+    noise: Noise | None = None
 
 
 class Rows(NamedTuple):
@@ -28,8 +43,9 @@ class Rows(NamedTuple):
     cells: Cells  # m
     output: Int[Array, " m"]
     value: Float[Array, " m"]  # 0 in padding
-    noise: Float[Array, " m"]  # variance
+    noise: Float[Array, " m"]  # variance, without that from run to run
     mask: Bool[Array, " m"]
+    share: Float[Array, " m"] | None = None  # as in `Noise`; None: nothing varies by the run
 
 
 class Posterior(NamedTuple):
@@ -48,20 +64,45 @@ class Posterior(NamedTuple):
 
 def latents_of(hyper: Hyper, table: Table) -> Float[Array, "R n"]:
     """Latent values u = A⁻¹ y of complete observations."""
-    weights = jnp.tril(hyper["mixing"], -1)
-    return jnp.where(table.mask, (table.values - table.values @ weights.T).T, 0)
+    return jnp.where(table.mask, unmixing(hyper) @ table.values.T, 0)
 
 
 def gram_of_table(hyper: Hyper, table: Table) -> Float[Array, "R n n"]:
-    """Prior covariance of each latent at the measured cells; identity in padding."""
-    return _masked(covariances(hyper, table.cells, table.cells), table.mask)
+    """Covariance of each latent as measured, noise included; identity in padding."""
+    prior = covariances(hyper, table.cells, table.cells)
+    if table.noise is not None:
+        prior = prior + jax.vmap(jnp.diag)(latent_noise(hyper, table.noise))
+    return _masked(prior, table.mask)
+
+
+def latent_noise(hyper: Hyper, noise: Noise) -> Float[Array, "R n"]:
+    """Variance of the noise of each latent."""
+    return unmixing(hyper) ** 2 @ noise.stated.T + noise.share.T * hyper["run"][:, None] ** 2
+
+
+def unmixing(hyper: Hyper) -> Float[Array, "R P"]:
+    """A⁻¹ of u = A⁻¹ y."""
+    weights = jnp.tril(hyper["mixing"], -1)
+    return jnp.eye(weights.shape[0], dtype=weights.dtype) - weights
+
+
+def run_variance(hyper: Hyper) -> Float[Array, " P"]:
+    """By how much outputs vary from run to run."""
+    return mixing_matrix(hyper) ** 2 @ hyper["run"] ** 2
 
 
 def gram_of_rows(hyper: Hyper, rows: Rows) -> Float[Array, "m m"]:
     """Prior covariance of the observed outputs, noise included; identity in padding."""
     loading = mixing_matrix(hyper)[rows.output]
     gram = jnp.einsum("ar,br,rab->ab", loading, loading, covariances(hyper, rows.cells, rows.cells))
-    return _masked(gram + jnp.diag(rows.noise), rows.mask)
+    return _masked(gram + jnp.diag(row_noise(hyper, rows)), rows.mask)
+
+
+def row_noise(hyper: Hyper, rows: Rows) -> Float[Array, " m"]:
+    """Variance of each row's noise."""
+    if rows.share is None:
+        return rows.noise
+    return rows.noise + rows.share * run_variance(hyper)[rows.output]
 
 
 @jax.jit

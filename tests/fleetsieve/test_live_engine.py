@@ -101,7 +101,7 @@ def test_a_model_beside_the_fleet_file_is_launched_by_its_path(fleet, tmp_path):
 )
 def test_what_cannot_be_launched_is_refused_before_anything_runs(fleet, tmp_path, old, new, words):
     with pytest.raises(InputError, match=words):
-        LiveEngine(changed(fleet, old, new), tmp_path, on_sample=lambda cell, sample: "")
+        LiveEngine(changed(fleet, old, new), tmp_path, on_sample=lambda cell, sample, run: "")
 
 
 def test_without_an_engine_the_simulated_one_stands_in_where_there_is_no_gpu(fleet, monkeypatch):
@@ -145,7 +145,7 @@ def test_a_trace_gives_lengths_and_arrivals(fleet, tmp_path):
 def test_cells_are_loaded_at_their_level_and_seeded_apart(fleet):
     chat, users = fleet.workloads
     cells = [Cell("chat", "tp1", 8.0, "rate"), Cell("chat", "tp2", 8.0, "rate")]
-    loads = [load_of(fleet, chat, cell, None, seed_of(cell, 0)) for cell in cells]
+    loads = [load_of(fleet, chat, cell, None, seed_of(cell, 0, 0)) for cell in cells]
     arrivals = [list(islice(load.arrivals(), 4000)) for load in loads if isinstance(load, OpenLoop)]
     assert [dues[-1] for dues in arrivals] == pytest.approx([500, 500], rel=0.1)
     assert arrivals[0] != arrivals[1]
@@ -222,7 +222,7 @@ def test_requests_that_cannot_be_kept_cost_no_outcome(fleet, tmp_path, monkeypat
         monkeypatch.setattr(engine, "_bench", Bench())
         return await engine.measure(Cell("chat", "tp1", 8.0, "rate"))
 
-    def refuse(cell, sample):
+    def refuse(cell, sample, run):
         raise InputError("the disk is full")
 
     found = asyncio.run(scenario())

@@ -11,6 +11,7 @@ from fleetsieve.fleet import Fleet
 from fleetsieve.observations import Observations, throughput_scale, units
 from fleetsieve.problem import Problem
 from fleetsieve.recommendation import feasible_prefix
+from fleetsieve.runs import Runs
 from fleetsieve_measure import Failed, Measured
 
 FLEET = """\
@@ -43,8 +44,9 @@ def observe(problem, *outcomes, **of):
     loads = (1.0, 2.0, 4.0) if of.get("workload", "a") == "a" else (8.0, 16.0)
     cells = [cell(**of, load=load) for load in loads]
     told = {c: outcome for c, outcome in zip(cells, outcomes, strict=False) if outcome}
-    found = Observations.of(problem, problem.outcomes(told))
-    return found, [np.ravel_multi_index(problem.index(c), problem.exists.shape) for c in cells]
+    at = {c: int(np.ravel_multi_index(problem.index(c), problem.exists.shape)) for c in cells}
+    found = Observations.of(problem, Runs.of(problem, [(at[c], told[c]) for c in told]))
+    return found, list(at.values())
 
 
 def soft(ratio):

@@ -22,6 +22,7 @@ from fleetsieve.grid import Grid
 from fleetsieve.inputs import Inputs
 from fleetsieve.policies import Choice, cheapest, random, uncertainty
 from fleetsieve.problem import Problem
+from fleetsieve.runs import Runs
 from fleetsieve.search import Search
 from fleetsieve.sieve import Sieve, tell_all
 from fleetsieve.sweep import sweep
@@ -444,10 +445,9 @@ def test_certificates_of_random_fleets_hold_and_rest_on_measured_cells(grid_of):
         kappa = capacities(rows, slos)
         regret = best_of(kappa, demand, 8) - value_of_split(matrix(decision), kappa, demand, 8)
         valid.append(regret <= 0.02 + 1e-9)
-        asked = set(sieve._outcomes)
         for row in decision.allocation:
             assert row.measured
-            assert Cell(row.workload, row.config, row.load, "rate") in asked
+            assert sieve.runs_of(Cell(row.workload, row.config, row.load, "rate")) == 1
             assert row.capacity.lower == pytest.approx(
                 rows[row.workload, row.config, row.load]["throughput"]
             )
@@ -775,17 +775,16 @@ def test_no_fit_is_made_twice_while_every_look_asks_for_confirmation():
     problem = Problem.build(Fleet.parse(data), None)
     fitted = []
     nothing = np.zeros((1, 1))
-    closed = Assessment(nothing, nothing, nothing, nothing, 1.0, 1.0, 3.0)
+    closed = Assessment(nothing, nothing, nothing, nothing, nothing, 1.0, 1.0)
     belief = SimpleNamespace(
         problem=problem,
         learn=lambda observed: fitted.append(observed.n_measured),
         assess=lambda observed, hypothesis: closed,
     )
     outcome = Measured(values={"throughput": 1.0}, gpu_seconds=1.0)
-    truth = problem.outcomes(dict.fromkeys(problem.cells(), outcome))
     searched = Search.start(cast("Belief", belief), 0.02)
     for index in range(60):
-        searched = searched.after(index, truth)
+        searched = searched.after(Runs.of(problem, [(index, outcome)]))
         assert searched.certified
         assert fitted[-1] == index + 1
     assert len(fitted) == len(set(fitted))

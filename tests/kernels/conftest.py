@@ -178,6 +178,9 @@ def interval(lower, upper, known, levels, slack, measured_only):
     def surely_breaks(k):
         return not there[k] or any(lower[k, 1 + m] > 0 for m in metrics[k])
 
+    def rather_breaks(k):
+        return any(lower[k, 1 + m] + upper[k, 1 + m] > 0 for m in metrics[k])
+
     def eased(k, m):
         above = (j for j in range(k + 1, len(there)) if known.measured[j] and holds(j))
         return upper[k, 1 + m] <= 0 or any(upper[j, 1 + m] + slack[m] <= 0 for j in above)
@@ -188,7 +191,7 @@ def interval(lower, upper, known, levels, slack, measured_only):
             break
         best_upper = max(best_upper, np.exp(upper[k, 0]) * levels.scale[k])
     for k in range(len(there)):
-        if surely_breaks(k) or (known.measured[k] and not holds(k)):
+        if surely_breaks(k) or (known.measured[k] and rather_breaks(k)):
             break
         if not all(eased(k, m) for m in metrics[k]):
             break
