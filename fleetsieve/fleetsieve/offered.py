@@ -11,14 +11,11 @@ def check_offered(fleet: Fleet, stop: str | None = None) -> None:
     """Refuse what is not offered; `stop` overrides the fleet's rule.
 
     Raises:
-        InputError: it asks for a rule or a prior that this version lacks, or for
+        InputError: it asks for an unknown rule, for a prior, which this version lacks, or for
             replica limits on more GPUs than their exact tables can hold.
     """
-    if (stop or fleet.decision.stop) != "gap":
-        raise InputError(
-            f"stop is {stop or fleet.decision.stop!r}, whose certificates have not reached the "
-            "stated confidence; use 'gap'"
-        )
+    if stop not in (None, "gap", "regret"):
+        raise InputError(f"stop is {stop!r}; use 'gap' or 'regret'")
     if fleet.prior is not None:
         raise InputError(f"{fleet.source}: prior {fleet.prior!r} is not used yet; remove the key")
     limited = any(w.min_replicas or w.max_replicas is not None for w in fleet.workloads)
