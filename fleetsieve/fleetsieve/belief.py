@@ -20,6 +20,7 @@ from scipy.stats import beta, norm, qmc
 from scipy.stats import t as student
 
 from fleetsieve.guess import guess_of
+from fleetsieve.hyperposterior import centre, chains, thinned, warning_of
 from fleetsieve.observations import Observations, share, throughput_scale
 from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
@@ -28,7 +29,7 @@ from fleetsieve_kernels.acquisition import Needs, assume, expected_gains, view
 from fleetsieve_kernels.bounds import Doubt, Known, Levels, quantile
 from fleetsieve_kernels.clairvoyance import Outcomes, true_gains
 from fleetsieve_kernels.covariance import Cells
-from fleetsieve_kernels.fit import fit, inflation
+from fleetsieve_kernels.fit import fit, inflation, laplace_draws
 from fleetsieve_kernels.hyper import Hyper, constrain, prior_median
 from fleetsieve_kernels.padding import bucket
 from fleetsieve_kernels.posterior import (
@@ -39,6 +40,7 @@ from fleetsieve_kernels.posterior import (
     condition,
     run_variance,
 )
+from fleetsieve_kernels.regret import regrets
 
 _FANTASIES, _DRAWS = 8, 32
 # Few cells leave room for several modes of the hyperparameters; many do not, and cost more.
@@ -49,10 +51,19 @@ _TAILS = 4
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Fitted hyperparameters and how much their uncertainty widens each sd."""
+    """Hyperparameters, and how sure they are.
+
+    Attributes:
+        theta: the fit, unconstrained.
+        draws: of their posterior, along a leading axis.
+        inflation: how much their uncertainty widens each sd.
+        warning: a sentence if the draws are not to be trusted.
+    """
 
     theta: Mapping[str, np.ndarray]
+    draws: Mapping[str, np.ndarray]
     inflation: Float[np.ndarray, "N P"]
+    warning: str | None = None
 
     @property
     def hyper(self) -> Hyper:
@@ -96,12 +107,14 @@ class Belief:
         confidence: float,
         measured_only: bool = True,
         predicted: Predicted | None = None,
+        inference: str = "map",
     ) -> None:
         """Prepare the arrays of `problem`; `confidence` is that of all bounds together.
 
         `predicted` is what a cheap predictor says of the cells, see `fleetsieve.predicted`.
+        `inference` of the hyperparameters: "map", with a Laplace approximation, or "nuts".
         """
-        self.problem, self.confidence = problem, confidence
+        self.problem, self.confidence, self._inference = problem, confidence, inference
         self.exists = problem.exists.ravel()
         self.limited = np.isfinite(_per_cell(problem, problem.limit))
         limited = bool(problem.min_replicas.any() or (problem.max_replicas < _most(problem)).any())
@@ -132,14 +145,20 @@ class Belief:
     def learn(self, observed: Observations) -> Hypothesis:
         """Hyperparameters from the observations alone: the same data, the same answer."""
         if not self.problem.n_cells:
-            return Hypothesis({}, np.ones_like(observed.value))
+            return Hypothesis({}, {}, np.ones_like(observed.value))
         with jax.enable_x64(True):
             data = self._data(observed)
             count = _STARTS if observed.n_measured <= _FEW else 1
             theta, _ = fit(self._starts(count, observed.noisy), data)
-            size = ravel_pytree(theta)[0].size
-            wide = inflation(theta, data, self._cells, _normal_draws(_DRAWS, size))
-            return Hypothesis({k: np.asarray(v) for k, v in theta.items()}, np.asarray(wide))
+            warning = None
+            if self._inference == "nuts":
+                found = chains(theta, data)
+                theta, draws, warning = centre(found), thinned(found), warning_of(found)
+            else:
+                size = ravel_pytree(theta)[0].size
+                draws = laplace_draws(theta, data, _normal_draws(_DRAWS, size))
+            wide = inflation(theta, draws, data, self._cells)
+            return Hypothesis(_plain(theta), _plain(draws), np.asarray(wide), warning)
 
     def assess(self, observed: Observations, hypothesis: Hypothesis) -> Assessment:
         """Bounds of capacity and value."""
@@ -241,6 +260,34 @@ class Belief:
         deviation = (normal @ root.T).reshape(count, *mean.shape) * hypothesis.inflation
         drawn = mean + np.where(observed.exact, 0.0, deviation)
         return np.where(observed.exact, observed.value, drawn)
+
+    def regrets(
+        self,
+        observed: Observations,
+        hypothesis: Hypothesis,
+        replicas: Int[np.ndarray, "W C"],
+        part: int,
+        count: int,
+        rng: np.random.Generator,
+    ) -> Float[np.ndarray, " k"]:
+        """What `replicas` lose in `count` joint draws under draw `part` of the hyperparameters."""
+        shape = observed.value.shape
+        nodes = rng.standard_normal((count, observed.value.size))
+        white = rng.standard_normal((count, shape[0], shape[1] - 1))
+        with jax.enable_x64(True):
+            found = regrets(
+                {name: jnp.asarray(leaf[part]) for name, leaf in hypothesis.draws.items()},
+                self._data(observed),
+                self._cells,
+                _known(observed),
+                self._levels(),
+                self._needs(),
+                jnp.asarray(replicas),
+                jnp.asarray(nodes),
+                jnp.asarray(white),
+                self._facts,
+            )
+            return np.asarray(found)
 
     def breaks(self, observed: Observations) -> Bool[np.ndarray, " N"]:
         """Cells known to break: failed, saturated, or exactly over an SLO."""
@@ -356,6 +403,10 @@ def use_compilation_cache() -> None:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update(where, str(home / "fleetsieve" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def _plain(hyper: Hyper) -> dict[str, np.ndarray]:
+    return {name: np.asarray(leaf) for name, leaf in hyper.items()}
 
 
 def _most(problem: Problem) -> int:

@@ -11,16 +11,11 @@ def check_offered(fleet: Fleet, stop: str | None = None) -> None:
     """Refuse what is not offered; `stop` overrides the fleet's rule.
 
     Raises:
-        InputError: it asks for a rule or an inference that this version lacks, or for replica
-            limits on more GPUs than their exact tables can hold.
+        InputError: it asks for an unknown rule, or for replica limits on more GPUs than their
+            exact tables can hold.
     """
-    if (stop or fleet.decision.stop) != "gap":
-        raise InputError(
-            f"stop is {stop or fleet.decision.stop!r}, whose certificates have not reached the "
-            "stated confidence; use 'gap'"
-        )
-    if fleet.decision.inference != "map":
-        raise InputError(f"inference is {fleet.decision.inference!r}, not offered yet; use 'map'")
+    if stop not in (None, "gap", "regret"):
+        raise InputError(f"stop is {stop!r}; use 'gap' or 'regret'")
     limited = any(w.min_replicas or w.max_replicas is not None for w in fleet.workloads)
     if limited and fleet.hardware.gpus > _MOST_GPUS_WITH_LIMITS:
         raise InputError(

@@ -71,6 +71,7 @@ def recommend(
         infeasible=_misses(search, active),
         non_monotone=_non_monotone(search),
         unusable=problem.unusable,
+        notes=tuple(filter(None, (search.hypothesis.warning,))),
     )
 
 

@@ -110,9 +110,10 @@ def replay(
         confidence=fleet.decision.confidence,
         measured_only=fleet.decision.unmeasured == "refuse",
         predicted=predictions(problem, prior_of(fleet)),
+        inference=fleet.decision.inference,
     )
     oracle = Oracle.of(problem, truth)
-    case = Case(belief, truth, oracle, fleet.decision.tolerance)
+    case = Case(belief, truth, oracle, fleet.decision.tolerance, stop=fleet.decision.stop)
     jobs = [(name, order, seed) for name in dict.fromkeys(policies) for order in range(orders)]
     runs: dict[str, list[Run]] = {name: [] for name in policies}
     for name, result in _results(case, jobs, workers or _cpus()):

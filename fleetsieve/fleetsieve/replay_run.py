@@ -48,6 +48,7 @@ class Case:
     tolerance: float
     noise: Reveal | None = None
     repeats: int = 1
+    stop: str = "gap"
 
     @property
     def problem(self) -> Problem:
@@ -205,7 +206,8 @@ class Replayer:
 
     @property
     def _start(self) -> Search:
-        return Search.start(self._case.belief, self._case.tolerance, self._case.repeats)
+        case = self._case
+        return Search.start(case.belief, case.tolerance, case.repeats, case.stop)
 
     def _pruned(self, order: int, rng: np.random.Generator) -> Run:
         """The cells of a certificate of `sieve` less those that it does without.

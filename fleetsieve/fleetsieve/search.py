@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from fleetsieve.belief import Assessment, Belief, Hypothesis
-from fleetsieve.choice import used
+from fleetsieve.choice import best_allocation, servable, used
 from fleetsieve.observations import Observations
 from fleetsieve.policies import Choice, Policy, Situation
 from fleetsieve.problem import Truth
+from fleetsieve.regret import loses_little
 from fleetsieve.runs import Runs
 
 # Up to this many cells hyperparameters are fitted at each one, later when they grew by a share.
@@ -36,6 +37,7 @@ class Search:
     Attributes:
         told: what was observed, run by run.
         most_runs: how often a cell may be measured while its outcomes are noisy.
+        stop: the rule that certifies, "gap" or "regret".
         fits: the scheduled and the newest fit by the observations that they rest on, shared with
             the next search.
     """
@@ -44,12 +46,15 @@ class Search:
     tolerance: float
     told: Runs
     most_runs: int = 1
+    stop: str = "gap"
     fits: dict[tuple[int, ...], Hypothesis] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def start(cls, belief: Belief, tolerance: float, most_runs: int = 1) -> "Search":
+    def start(
+        cls, belief: Belief, tolerance: float, most_runs: int = 1, stop: str = "gap"
+    ) -> "Search":
         """Nothing observed yet."""
-        return cls(belief, tolerance, Runs.of(belief.problem, ()), most_runs)
+        return cls(belief, tolerance, Runs.of(belief.problem, ()), most_runs, stop)
 
     def after(self, run: Runs) -> "Search":
         """With one more run told, or several."""
@@ -85,10 +90,10 @@ class Search:
         """The fit that `assessment` rests on."""
         return self._now[1]
 
-    @property
+    @cached_property
     def certified(self) -> bool:
-        """Whether the gap is within the tolerance and there is a value to certify."""
-        return self.assessment.gap <= self.tolerance and not self.infeasible
+        """Whether the stop rule is met and there is a value to certify."""
+        return self._passes(*self._now) and not self.infeasible
 
     @property
     def infeasible(self) -> bool:
@@ -177,7 +182,27 @@ class Search:
             return self._on_all
         scheduled = self._fitted(last)
         found = self.belief.assess(self.observed, scheduled)
-        return self._on_all if found.gap <= self.tolerance else (found, scheduled)
+        return self._on_all if self._passes(found, scheduled) else (found, scheduled)
+
+    def _passes(self, found: Assessment, hypothesis: Hypothesis) -> bool:
+        if found.gap <= self.tolerance or self.stop == "gap":
+            return found.gap <= self.tolerance
+        # One look may pass by a lucky draw of cells; before the last outcome it has to hold, too.
+        return self._loses_little(found, hypothesis) and self._before._loses_little(
+            *self._before._on_all
+        )
+
+    def _loses_little(self, found: Assessment, hypothesis: Hypothesis) -> bool:
+        if found.value_lower <= self.tolerance:
+            return False
+        problem = self.belief.problem
+        active = servable(problem, found.kappa_upper)
+        replicas = best_allocation(problem, found.kappa_lower, active).replicas
+        return loses_little(self.belief, self.observed, hypothesis, replicas, self.tolerance)
+
+    @cached_property
+    def _before(self) -> "Search":
+        return replace(self, told=self.told.first(len(self.order) - 1), fits={})
 
     def _fitted(self, count: int) -> Hypothesis:
         key = self.order[:count]

@@ -71,10 +71,12 @@ class Sieve:
             confidence=fleet.decision.confidence,
             measured_only=fleet.decision.unmeasured == "refuse",
             predicted=predictions(self.problem, prior or prior_of(fleet)),
+            inference=fleet.decision.inference,
         )
         if repeats is None:
             repeats = fleet.measure.repeats if grid is None else 1
-        self._search = Search.start(belief, self.tolerance, repeats)
+        stop = stop or fleet.decision.stop
+        self._search = Search.start(belief, self.tolerance, repeats, stop)
         self._shuffle = np.random.default_rng(seed).random(self.problem.exists.size)
         self._proposals: dict[int, Proposal] = {}
         self._abandoned: set[int] = set()
@@ -127,11 +129,11 @@ class Sieve:
 
     @property
     def stop_reason(self) -> str | None:
-        """gap, budget, exhausted, infeasible or within_noise; None while the search goes on."""
+        """gap, regret, budget, exhausted, infeasible or within_noise; None while it goes on."""
         if self.search.infeasible:
             return "infeasible"
         if self.search.certified:
-            return "gap"
+            return "gap" if self.gap <= self.tolerance else "regret"
         allowed = self.search.free & self._never_abandoned()
         if not allowed.any():
             return self._exhausted() if not self._proposals else None

@@ -121,6 +121,26 @@ def capacity_intervals(
     return _best(reached, lower[..., 0], levels, shape), optimistic
 
 
+def drawn_capacities(
+    values: Float[Array, "*batch N P"],
+    known: Known,
+    levels: Levels,
+    slack: Float[Array, "*batch N M"],
+    shape: tuple[int, int, int],
+) -> Float[Array, "*batch W C"]:
+    """κ of every column under drawn outputs: the best throughput before the first break.
+
+    What was not measured is no worse than a measured level above it that holds, plus `slack`, a
+    draw of how far two cells' own parts are apart: as in `capacity_intervals`.
+    """
+    holds = _all_metrics(values[..., 1:] <= 0, levels) & levels.exists & ~known.broken
+    anchor = jnp.where((known.measured & holds)[..., None], values[..., 1:], jnp.inf)
+    eased = jnp.minimum(values[..., 1:], _lowest_above(anchor, shape) + slack)
+    eased_holds = _all_metrics(eased <= 0, levels) & levels.exists & ~known.broken
+    reached = _prefix(jnp.where(known.measured, holds, eased_holds), shape)
+    return _best(reached, values[..., 0], levels, shape)
+
+
 def _all_metrics(satisfied: Bool[Array, "*batch N M"], levels: Levels) -> Bool[Array, "*batch N"]:
     return jnp.all(satisfied | ~levels.limited, axis=-1)
 

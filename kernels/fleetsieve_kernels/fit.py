@@ -90,15 +90,16 @@ def fit(starts: Hyper, data: Table | Rows, steps: int = 40) -> tuple[Hyper, Floa
 
 
 @jax.jit
-def inflation(
-    theta: Hyper, data: Table | Rows, cells: Cells, nodes: Float[Array, "S k"]
-) -> Float[Array, "N P"]:
-    """How much hyperparameter uncertainty widens each cell's sd: a factor >= 1.
+def laplace_draws(theta: Hyper, data: Table | Rows, nodes: Float[Array, "S k"]) -> Hyper:
+    """Hyperparameters from the Laplace approximation N(θ, H⁻¹), along a leading axis.
 
-    Draws of the hyperparameters from N(θ, H⁻¹), H the Hessian of the objective at its minimum; the
-    factor compares the second moment about the mean at θ, over draws, with the variance at θ.
     `nodes` are standard normal, k values per draw, one for each hyperparameter.
     """
+    return over(laplace(theta, data), nodes)
+
+
+def laplace(theta: Hyper, data: Table | Rows) -> Callable[[Float[Array, " k"]], Hyper]:
+    """From k standard normal values to a draw from N(θ, H⁻¹), H the objective's Hessian at θ."""
     # Complete observations separate into latents, so one product has a column of every block.
     blocks = theta["amplitude"].shape[0] if isinstance(data, Table) else 1
     centre, unpack = _packed(theta, blocks)
@@ -110,12 +111,21 @@ def inflation(
     )
     roots = over(_root, jnp.moveaxis(columns, 0, 2), width)
 
-    def moments(node: Array) -> tuple[Array, Array]:
-        shifts = jnp.einsum("bij,bj->bi", roots, jnp.reshape(node, centre.shape))
-        return marginals(constrain(unpack(centre + shifts)), data, cells)
+    def drawn(node: Array) -> Hyper:
+        return unpack(centre + jnp.einsum("bij,bj->bi", roots, jnp.reshape(node, centre.shape)))
 
+    return drawn
+
+
+@jax.jit
+def inflation(theta: Hyper, draws: Hyper, data: Table | Rows, cells: Cells) -> Float[Array, "N P"]:
+    """How much hyperparameter uncertainty widens each cell's sd: a factor >= 1.
+
+    The factor compares the second moment about the mean at θ, over `draws` of the hyperparameters
+    along a leading axis, with the variance at θ. Hence it covers what their means are off, too.
+    """
     mean, variance = marginals(constrain(theta), data, cells)
-    means, variances = over(moments, nodes)
+    means, variances = over(lambda drawn: marginals(constrain(drawn), data, cells), draws)
     total = jnp.mean(variances + (means - mean) ** 2, axis=0)
     floor = jitter(total.dtype)  # of a cell that is known, nothing is left to widen
     return jnp.sqrt(jnp.maximum((total + floor) / (variance + floor), 1))

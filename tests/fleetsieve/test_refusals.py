@@ -70,17 +70,9 @@ def changed(example, **sections):
     return Fleet.parse(data, base=EXAMPLE, source="fleet.yaml")
 
 
-OFFERED = {
-    "regret": ({"decision": {"stop": "regret"}}, "'regret'"),
-    "nuts": ({"decision": {"inference": "nuts"}}, "'nuts'"),
-}
-
-
-@pytest.mark.parametrize("case", OFFERED)
-def test_what_is_not_offered_is_refused_not_ignored(example, case):
-    sections, words = OFFERED[case]
-    with pytest.raises(InputError, match=words):
-        Sieve(changed(example, **sections), grid=example[1])
+def test_an_unknown_stop_rule_is_refused(example):
+    with pytest.raises(InputError, match="'never'"):
+        Sieve(example[0], grid=example[1], stop="never")
 
 
 def test_replica_limits_on_a_huge_fleet_are_refused(example):
@@ -103,9 +95,11 @@ def complaint(capsys, *argv):
 
 def test_a_refused_run_leaves_no_study_behind(tmp_path, capsys):
     study = tmp_path / "new.db"
-    fleet = str(EXAMPLE / "fleet.yaml")
-    said = complaint(capsys, "run", fleet, "--study", str(study), "--stop", "regret")
-    assert "regret" in said
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text((EXAMPLE / "fleet.yaml").read_text() + "\nprior: predicted.csv\n")
+    grid = str(EXAMPLE / "grid.csv")
+    said = complaint(capsys, "run", str(fleet), "--grid", grid, "--study", str(study))
+    assert "predicted.csv" in said
     assert not study.exists()
 
 

@@ -14,6 +14,7 @@ from fleetsieve_kernels.bounds import (
     Levels,
     bound,
     capacity_intervals,
+    drawn_capacities,
     quantile,
     white_slack,
 )
@@ -228,3 +229,36 @@ def test_single_precision_stays_single():
     assert {kappa.dtype for kappa in found} == {np.dtype("float32")}
     for rough, precise in zip(found, capacities(bounds, known, levels, slack), strict=True):
         np.testing.assert_allclose(rough, precise, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_drawn_capacity_is_the_best_throughput_below_the_first_level_that_breaks(seed):
+    bounds, known, levels, _ = random_columns(seed)
+    values = bounds.lower
+    slack = np.random.default_rng([3, seed]).normal(0, 0.4, (CELLS, METRICS))
+    found = np.asarray(drawn_capacities(values, known, levels, slack, SHAPE)).ravel()
+    eased = 0
+    for column, at in enumerate(np.arange(CELLS).reshape(-1, SHAPE[2])):
+
+        def holds(k, at=at):
+            met = all(values[at[k], 1 + m] <= 0 for m in np.flatnonzero(levels.limited[at[k]]))
+            return met and levels.exists[at[k]] and not known.broken[at[k]]
+
+        def passes(k, at=at, holds=holds):
+            if holds(k) or known.measured[at[k]] or not levels.exists[at[k]]:
+                return holds(k)
+            above = [j for j in range(k + 1, SHAPE[2]) if known.measured[at[j]] and holds(j)]
+            return not known.broken[at[k]] and all(
+                values[at[k], 1 + m] <= 0
+                or any(values[at[j], 1 + m] + slack[at[k], m] <= 0 for j in above)
+                for m in np.flatnonzero(levels.limited[at[k]])
+            )
+
+        best = 0.0
+        for k in range(SHAPE[2]):
+            if not passes(k):
+                break
+            eased += not holds(k)
+            best = max(best, np.exp(values[at[k], 0]) * levels.scale[at[k]])
+        assert found[column] == pytest.approx(best)
+    assert eased > 0

@@ -16,9 +16,11 @@ import pytest
 from fleetsieve_kernels.acquisition import Fleet, Needs, assume, expected_gains, view
 from fleetsieve_kernels.bounds import Known, Levels
 from fleetsieve_kernels.dense import forward, over, small_cholesky, small_forward
-from fleetsieve_kernels.fit import fit, inflation
+from fleetsieve_kernels.fit import fit, inflation, laplace_draws
 from fleetsieve_kernels.hyper import constrain
+from fleetsieve_kernels.nuts import sample
 from fleetsieve_kernels.posterior import Posterior, condition, marginals, update
+from fleetsieve_kernels.regret import regrets
 
 SHAPE, LATENTS = (2, 2, 3), 2
 
@@ -109,7 +111,20 @@ def programs(reference):
 
     return {
         "fit": both(fit, (starts,), ()),
-        "inflation": both(inflation, (theta,), (cells, nodes)),
+        "laplace_draws": both(laplace_draws, (theta,), (nodes,)),
+        "inflation": both(inflation, (theta, starts), (cells,)),
+        "sample": [
+            lower(sample, theta, data, nodes, jax.random.key(0), warmup=2, draws=3)
+            for data in (table, rows)
+        ],
+        "regrets": both(
+            regrets,
+            (theta,),
+            (
+                *(cells, known, levels, needs, np.ones(SHAPE[:2], int)),
+                *(np.ones((5, count * LATENTS)), np.ones((5, count, 1)), fleet),
+            ),
+        ),
         "condition": both(condition, (hyper,), (cells,)),
         "marginals": both(marginals, (hyper,), (cells,)),
         "view": both(view, (theta, wide, q), (cells, known, levels, needs, fleet)),
@@ -132,7 +147,8 @@ def test_no_public_function_hands_lapack_a_batch(programs):
 
 
 def test_functions_that_factorise_large_matrices_are_seen_by_the_guard(programs):
-    for name in ("fit", "inflation", "condition", "marginals", "view"):
+    large = ("fit", "laplace_draws", "inflation", "sample", "condition", "marginals", "view")
+    for name in (*large, "regrets"):
         for program in programs[name]:
             assert lapack_calls(program), name
     for name in ("update", "assume", "expected_gains"):
