@@ -33,12 +33,14 @@ CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
 TOLERANCE, REPEATS = 0.02, 5
 # What is run: (noise, policies, confidences, the first so many fleets of every hundred).
 PLAN = (
-    (0.0, ("sieve", "random", "bisect"), (0.95,), 100),
-    (0.0, ("clairvoyant", "uncertainty", "bo"), (0.95,), 40),
-    (0.0, ("pruned",), (0.95,), 20),
-    (0.0, ("sieve", "random"), (0.8, 0.9, 0.99), 100),
+    (0.0, ("sieve", "bisect"), (0.95,), 100),
+    (0.0, ("sieve",), (0.8, 0.9, 0.99), 100),
+    (0.0, ("random",), (0.95,), 60),
     (0.05, ("sieve", "bisect"), (0.95,), 20),
     (0.15, ("sieve", "bisect"), (0.95,), 20),
+    (0.0, ("clairvoyant", "bo"), (0.95,), 40),
+    (0.0, ("pruned", "uncertainty"), (0.95,), 20),
+    (0.0, ("random",), (0.8, 0.9, 0.99), 20),
 )
 
 

@@ -25,8 +25,8 @@ from fleetsieve.observations import Observations, share, throughput_scale
 from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
-from fleetsieve_kernels.acquisition import Needs, assume, expected_gains, view
-from fleetsieve_kernels.bounds import Doubt, Known, Levels, quantile
+from fleetsieve_kernels.acquisition import Needs, assume, expected_gains, gap_at, view
+from fleetsieve_kernels.bounds import Doubt, Known, Levels, own_variances, quantile
 from fleetsieve_kernels.clairvoyance import Outcomes, true_gains
 from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.fit import fit, inflation, laplace_draws
@@ -47,6 +47,8 @@ _FANTASIES, _DRAWS = 8, 32
 _STARTS, _FEW = 3, 32
 # Noise from run to run is taken to have the tails of Student's t with so many degrees of freedom.
 _TAILS = 4
+# A log ratio that certainly holds or breaks an SLO.
+_SURE = 20.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Belief:
         )
         # NumPy, not JAX: an array of JAX that is pickled narrows to float32 outside the scope.
         places = _places(problem)
-        self._places = (*places, guess_of(problem, predicted, places))
+        self._places = (*places, guess_of(problem, predicted, places), _lowness(problem))
 
     @property
     def _cells(self) -> Cells:
@@ -183,6 +185,49 @@ class Belief:
         values = float(seen.value_lower), float(seen.value_upper)
         return Assessment(mean, sd, width, lower, upper, *values)
 
+    def least_gap(
+        self,
+        observed: Observations,
+        hypothesis: Hypothesis,
+        found: Assessment,
+        free: Bool[np.ndarray, " N"],
+        runs: int,
+    ) -> float:
+        """The gap that measuring all cells in `free` may leave, at best.
+
+        Those not measured yet are taken to break their SLOs, to be as expected, or to hold with all
+        the throughput that they may have; for certain, and whichever leaves the least. The others
+        get as narrow as `runs` runs of them and the best that other cells can tell make them, and
+        lie a standard deviation further from their SLOs.
+        """
+        q = quantile(self.confidence, self.uncertain(observed))
+        own = self._next_noise(observed, hypothesis) * share(runs)
+        again, new = (part[:, None] for part in (observed.measured, free & ~observed.measured))
+        with jax.enable_x64(True):
+            others = np.asarray(own_variances(constrain(hypothesis.hyper), self._cells))
+        last = q * np.sqrt(own * others / (own + others))
+        width = np.where(again, np.minimum(found.width, last), found.width)
+        centre = np.where(again, found.mean + found.sd * np.sign(found.mean), found.mean)
+        most = np.concatenate([(found.mean + found.width)[:, :1], -_SURE * self.limited], axis=1)
+        known = _known(observed)
+        known = known._replace(measured=known.measured | free)
+        gaps = []
+        with jax.enable_x64(True):
+            for outcome in (found.mean + _SURE, found.mean, most):
+                gap = gap_at(
+                    hypothesis.hyper,
+                    jnp.asarray(q),
+                    jnp.asarray(np.where(new, outcome, centre)),
+                    jnp.asarray(np.where(new, 0.0, width)),
+                    self._cells,
+                    known,
+                    self._levels(),
+                    self._needs(),
+                    self._facts,
+                )
+                gaps.append(float(gap))
+        return min(gaps)
+
     def gains(
         self, observed: Observations, hypothesis: Hypothesis, pending: Iterable[int] = ()
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
@@ -205,6 +250,7 @@ class Belief:
                 posterior,
                 noise,
                 _fantasy_nodes(self.outputs),
+                self._cells,
                 known,
                 self._levels(),
                 self._needs(),
@@ -236,6 +282,7 @@ class Belief:
                     _known(truth),
                     jnp.asarray(q),
                 ),
+                self._cells,
                 _known(observed),
                 self._levels(),
                 self._needs(),
@@ -377,7 +424,7 @@ class Belief:
 
     def _starts(self, count: int, noisy: bool = False) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
-        features, categories, guesses = (array.shape[1] for array in self._places[2:])
+        features, categories, guesses = (array.shape[1] for array in self._places[2:5])
         median = prior_median(self.outputs, features, categories, noisy, guesses)
         draws = np.random.default_rng(0)
         around = {k: 0.5 * draws.standard_normal((count, *v.shape)) for k, v in median.items()}
@@ -431,6 +478,12 @@ def _places(problem: Problem) -> tuple[np.ndarray, ...]:
         if present.any():
             features[rows] -= features[present].mean(axis=0)
     return np.arange(len(w)), w, features, problem.categories[c]
+
+
+def _lowness(problem: Problem) -> Float[np.ndarray, " N"]:
+    """Lowest load of the column over the load; levels are left-packed."""
+    load = np.where(problem.exists, problem.load, 1.0)
+    return np.where(problem.exists, load[..., :1] / load, 0.0).ravel()
 
 
 def _known(observed: Observations) -> Known:

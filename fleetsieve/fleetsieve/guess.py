@@ -55,7 +55,8 @@ def _filled(
 def _covariance(places: tuple[np.ndarray, ...]) -> Float[np.ndarray, "N N"]:
     ids, workload, features, categories = places
     with jax.enable_x64(True):
-        fields = (ids, workload, features, categories, np.zeros((len(ids), 0)))
+        nothing = np.zeros((len(ids), 0)), np.zeros(len(ids))
+        fields = (ids, workload, features, categories, *nothing)
         cells = Cells(*(jnp.asarray(field) for field in fields))
         median = prior_median(1, features.shape[1], categories.shape[1])
         theta = {name: jnp.asarray(value) for name, value in median.items()}

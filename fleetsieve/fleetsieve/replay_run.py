@@ -160,6 +160,8 @@ class _Step:
         search = self.search
         if search.certified or search.infeasible or not search.free.any():
             return None
+        if search.within_noise:
+            return None
         return search.weigh(self.policy, search.free)
 
 

@@ -93,12 +93,29 @@ class Search:
     @cached_property
     def certified(self) -> bool:
         """Whether the stop rule is met and there is a value to certify."""
-        return self._passes(*self._now) and not self.infeasible
+        return self._passes(*self._now) and self.assessment.value_upper > self.tolerance
 
-    @property
+    @cached_property
     def infeasible(self) -> bool:
-        """Whether no allocation can give a value that is worth a certificate."""
-        return self.assessment.value_upper <= self.tolerance
+        """Whether no allocation can give a value that is worth a certificate.
+
+        A workload that may be served, if hardly at all, may also turn out to be hopeless, and then
+        pulls the value down no more: not while cells are left that would tell.
+        """
+        problem, found = self.belief.problem, self.assessment
+        if found.value_upper > self.tolerance:
+            return False
+        unproven = (found.kappa_lower.max(axis=1, initial=0.0) == 0) & (problem.demand > 0)
+        telling = (found.kappa_upper > 0) & unproven[:, None]
+        return not (self.free & np.repeat(telling.ravel(), problem.exists.shape[2])).any()
+
+    @cached_property
+    def within_noise(self) -> bool:
+        """Whether the gap stays open, however often cells that are at their SLO are measured."""
+        if not self.observed.noisy or self._passes(*self._now):
+            return False
+        args = (self.hypothesis, self.assessment, self.free, self.most_runs)
+        return self.belief.least_gap(self.observed, *args) > self.tolerance
 
     @cached_property
     def free(self) -> Bool[np.ndarray, " N"]:

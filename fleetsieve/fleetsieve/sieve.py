@@ -137,6 +137,8 @@ class Sieve:
         allowed = self.search.free & self._never_abandoned()
         if not allowed.any():
             return self._exhausted() if not self._proposals else None
+        if self.search.within_noise:
+            return "within_noise" if not self._proposals else None
         if not (allowed & self._affordable()).any():
             return "budget" if not self._proposals else None
         return None
@@ -148,7 +150,7 @@ class Sieve:
         ask for no cell that promises nothing if the pending ones turn out as expected, but wait.
         """
         asked: list[Proposal] = []
-        while len(asked) < n and not self.done:
+        while len(asked) < n and not self.done and not self.search.within_noise:
             pending = tuple(self._index(p.cell) for p in self._proposals.values())
             allowed = self._never_abandoned() & self._affordable()
             launch = self._launch(up)

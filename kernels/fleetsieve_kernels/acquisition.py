@@ -91,12 +91,31 @@ def view(
     mean, variance = marginals(hyper, data, cells)
     sd = jnp.where(known.exact, 0, jnp.sqrt(variance) * inflation)
     mean = jnp.where(known.exact, known.value, mean)
-    width, slack = halfwidth(q, sd, doubt), white_slack(hyper, q)
+    width, slack = halfwidth(q, sd, doubt), white_slack(hyper, q, cells)
     intervals = capacity_intervals(
         bound(mean, width, known), known, levels, slack, fleet.shape, fleet.measured_only
     )
     lower, upper, _ = values_of(intervals, needs, fleet)
     return View(mean, sd, width, *intervals, lower, upper)
+
+
+@partial(jax.jit, static_argnames="fleet")
+def gap_at(
+    theta: Hyper,
+    q: Float[Array, ""],
+    mean: Float[Array, "N P"],
+    width: Float[Array, "N P"],
+    cells: Cells,
+    known: Known,
+    levels: Levels,
+    needs: Needs,
+    fleet: Fleet,
+) -> Float[Array, ""]:
+    """The gap Γ if the outputs were known to be within mean ± width."""
+    bounds, slack = bound(mean, width, known), white_slack(constrain(theta), q, cells)
+    intervals = capacity_intervals(bounds, known, levels, slack, fleet.shape, fleet.measured_only)
+    lower, upper, _ = values_of(intervals, needs, fleet)
+    return upper - lower
 
 
 @partial(jax.jit, static_argnames="fleet")
@@ -107,6 +126,7 @@ def expected_gains(
     posterior: Posterior,
     noise: Float[Array, "N P"],
     nodes: Float[Array, "K P"],
+    cells: Cells,
     known: Known,
     levels: Levels,
     needs: Needs,
@@ -122,7 +142,7 @@ def expected_gains(
     w the fulfillment t, t being 98 % of today's V^U. It moves with every workload, where Γ, a
     minimum over workloads, often moves with none.
     """
-    slack = white_slack(constrain(theta), q)
+    slack = white_slack(constrain(theta), q, cells)
 
     def state(
         mean: Array, sd: Array, known: Known, doubt: Doubt | None

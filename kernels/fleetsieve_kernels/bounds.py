@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 from scipy.special import ndtri
 
-from fleetsieve_kernels.covariance import white_variance
+from fleetsieve_kernels.covariance import Cells, own_variance, white_variance
 from fleetsieve_kernels.hyper import Hyper, mixing_matrix
 
 # In log units; its exponential is finite in float32.
@@ -60,10 +60,23 @@ def quantile(confidence: float, count: int) -> float:
     return float(ndtri((1 + each) / 2))
 
 
-def white_slack(hyper: Hyper, q: Float[Array, ""]) -> Float[Array, " M"]:
-    """How far two cells of one column may deviate from a rising surface: q √2 white sd."""
-    spread = mixing_matrix(hyper) ** 2 @ jax.vmap(white_variance)(_white_only(hyper))
-    return q * jnp.sqrt(2 * spread[1:])
+def white_slack(hyper: Hyper, q: Float[Array, ""], cells: Cells) -> Float[Array, "N M"]:
+    """By how much a cell may be worse than a higher load of its column: q sd of both's own parts.
+
+    Of the higher one the white part alone, since it lies where the load is no longer low.
+    """
+    white = mixing_matrix(hyper) ** 2 @ jax.vmap(white_variance)(_own(hyper))
+    return q * jnp.sqrt((own_variances(hyper, cells) + white)[:, 1:])
+
+
+def own_variances(hyper: Hyper, cells: Cells) -> Float[Array, "N P"]:
+    """Variance of each output of a cell that no other cell tells of."""
+    latent = jax.vmap(own_variance, (0, None))(_own(hyper), cells)
+    return (mixing_matrix(hyper) ** 2 @ latent).T
+
+
+def _own(hyper: Hyper) -> dict[str, Array]:
+    return {name: hyper[name] for name in ("white", "amplitude", "early")}
 
 
 def halfwidth(
@@ -94,7 +107,7 @@ def capacity_intervals(
     bounds: Bounds,
     known: Known,
     levels: Levels,
-    slack: Float[Array, " M"],
+    slack: Float[Array, "N M"],
     shape: tuple[int, int, int],
     measured_only: bool = True,
 ) -> tuple[Float[Array, "*batch W C"], Float[Array, "*batch W C"]]:
@@ -165,7 +178,3 @@ def _lowest_above(anchor: Float[Array, "*batch N M"], shape: tuple[int, int, int
     least = jax.lax.cummin(columns, axis=columns.ndim - 2, reverse=True)
     beyond = jnp.full_like(least[..., :1, :], jnp.inf)
     return jnp.reshape(jnp.concatenate([least[..., 1:, :], beyond], axis=-2), anchor.shape)
-
-
-def _white_only(hyper: Hyper) -> dict[str, Array]:
-    return {name: hyper[name] for name in ("white", "amplitude")}

@@ -25,6 +25,7 @@ from fleetsieve_kernels.bounds import (
     halfwidth,
     white_slack,
 )
+from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.hyper import Hyper, constrain
 from fleetsieve_kernels.posterior import Posterior, reveal
 
@@ -49,6 +50,7 @@ def true_gains(
     q: Float[Array, ""],
     posterior: Posterior,
     outcomes: Outcomes,
+    cells: Cells,
     known: Known,
     levels: Levels,
     needs: Needs,
@@ -66,7 +68,7 @@ def true_gains(
         centre = jnp.where(known.exact, known.value, mean)
         sd = jnp.where(known.exact, 0, jnp.sqrt(variance) * inflation)
         width = halfwidth(q, sd, doubt)
-        slack, shape = white_slack(hyper, q), fleet.shape
+        slack, shape = white_slack(hyper, q, cells), fleet.shape
         intervals = capacity_intervals(
             bound(centre, width, known), known, levels, slack, shape, fleet.measured_only
         )

@@ -4,11 +4,12 @@ A latent is a linear trend, a smooth part and a white part per cell:
 
 k(i, j) = a0² + offset² [w=w'] + (b0² + slope² [w=w']) x·x'
           + amplitude² (coupling + (1 - coupling) [w=w']) Matern52(x, x') exp(-mismatch·[c≠c'])
-          + white amplitude² [i=j]
+          + (white amplitude² + early² lowness²) [i=j]
 
-with w the workload, x the numeric features and c the categorical ones. Outputs are y = A u over
-independent latents u, so cov(y_p(i), y_q(j)) = sum_r A_pr A_qr k_r(i, j): a linear model of
-coregionalisation of full rank.
+with w the workload, x the numeric features, c the categorical ones and lowness the lowest load of
+the column over the load: what is fixed per step shows most where there is little to do. Outputs are
+y = A u over independent latents u, so cov(y_p(i), y_q(j)) = sum_r A_pr A_qr k_r(i, j): a linear
+model of coregionalisation of full rank.
 
 Where a cheap predictor gave a guess m of the outputs, y = m + A u, and latent r has a further term
 rescale_r² m_r(i) m_r(j): how much of the guess is to be believed is learned for every output.
@@ -34,6 +35,7 @@ class Cells(NamedTuple):
     features: Float[Array, "N D"]
     categories: Int[Array, "N E"]
     guess: Float[Array, "N Q"]  # Q = P, or 0 without a guess; centred
+    lowness: Float[Array, " N"]  # lowest load of the column / load
 
 
 def jitter(dtype: jnp.dtype) -> float:
@@ -52,7 +54,7 @@ def latent_covariance(hyper: Hyper, a: Cells, b: Cells) -> Float[Array, "Na Nb"]
     if "mismatch" in hyper:
         differ = (a.categories[:, None, :] != b.categories[None, :, :]).astype(alike.dtype)
         alike = alike * jnp.exp(-(differ @ hyper["mismatch"]))
-    own = (a.ids[:, None] == b.ids[None, :]).astype(alike.dtype) * white_variance(hyper)
+    own = (a.ids[:, None] == b.ids[None, :]) * own_variance(hyper, a)[:, None]
     return trend + hyper["amplitude"] ** 2 * coupled * alike + own
 
 
@@ -60,13 +62,18 @@ def latent_variance(hyper: Hyper, a: Cells) -> Float[Array, " N"]:
     """Diagonal of `latent_covariance`."""
     squares = jnp.sum(a.features**2, axis=-1)
     trend = _LEVEL**2 + hyper["offset"] ** 2 + (_SLOPE**2 + hyper["slope"] ** 2) * squares
-    return trend + hyper["amplitude"] ** 2 + white_variance(hyper)
+    return trend + hyper["amplitude"] ** 2 + own_variance(hyper, a)
 
 
 def white_variance(hyper: Hyper) -> Array:
     """Variance of a cell's own deviation from the smooth surface, jitter included."""
     variance = hyper["white"] * hyper["amplitude"] ** 2
     return variance + jitter(variance.dtype)
+
+
+def own_variance(hyper: Hyper, a: Cells) -> Float[Array, " N"]:
+    """Variance of each cell's own deviation, that at low loads included."""
+    return white_variance(hyper) + (hyper["early"] * a.lowness) ** 2
 
 
 def covariances(hyper: Hyper, a: Cells, b: Cells) -> Float[Array, "R Na Nb"]:

@@ -55,7 +55,7 @@ def scatter_nll(hyper: Hyper, noise: Noise) -> Float[Array, ""]:
 def model(data: Table | Rows, outputs: int) -> None:
     """The NumPyro model: hyperparameters from their priors, observations as one factor."""
     noisy = (data.share if isinstance(data, Rows) else data.noise) is not None
-    _, _, features, categories, guess = data.cells
+    _, _, features, categories, guess, _ = data.cells
     counts = features.shape[1], categories.shape[1], noisy, guess.shape[1]
     hyper = sample_prior(outputs, *counts)
     numpyro.factor("observations", -marginal_nll(hyper, data))

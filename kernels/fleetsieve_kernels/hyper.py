@@ -21,6 +21,7 @@ _PRIORS = {
     "mismatch": (ExpTransform(), math.log(0.5), 0.7),  # loss of log correlation per category
     "coupling": (SigmoidTransform(), 0.0, 1.2),  # correlation of two workloads' smooth parts
     "white": (ExpTransform(), math.log(0.02), 1.0),  # variance of a cell's own part / smooth part's
+    "early": (ExpTransform(), math.log(0.05), 1.0),  # sd of a cell's own part at the lowest load
     "offset": (ExpTransform(), 0.0, 0.7),  # sd between workloads of the level
     "slope": (ExpTransform(), math.log(0.15), 0.7),  # sd between workloads of the trend's slopes
     "mixing": (IdentityTransform(), 0.0, 1.0),  # weights of earlier outputs in a later one
@@ -29,9 +30,9 @@ _PRIORS = {
 }
 
 Hyper = Mapping[str, Array]
-"""One array per name: amplitude, coupling, white, offset, slope [R]; lengthscale [R, D]; mismatch
-[R, E]; mixing [R, R], of which only the strictly lower triangle counts; run [R], only where runs
-of one cell differ; rescale [R], only with a guess."""
+"""One array per name: amplitude, coupling, white, early, offset, slope [R]; lengthscale [R, D];
+mismatch [R, E]; mixing [R, R], of which only the strictly lower triangle counts; run [R], only
+where runs of one cell differ; rescale [R], only with a guess."""
 
 
 def shapes(

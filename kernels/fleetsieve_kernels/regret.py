@@ -38,7 +38,7 @@ def regrets(
     root = jnp.linalg.cholesky(flat + jitter(flat.dtype) * jnp.eye(len(flat), dtype=flat.dtype))
     values = posterior.mean + jnp.reshape(nodes @ root.T, (-1, *posterior.mean.shape))
     values = jnp.where(known.exact, known.value, values)
-    slack = white * white_slack(hyper, jnp.ones((), flat.dtype))
+    slack = white * white_slack(hyper, jnp.ones((), flat.dtype), cells)
     kappa = drawn_capacities(values, known, levels, slack, fleet.shape)
     active = (jnp.max(kappa, axis=-1) > 0) & (needs.demand > 0)
     limits = (needs.min_replicas, needs.max_replicas) if fleet.limited else None

@@ -541,7 +541,8 @@ def test_published_fleets_are_there():
 
 def unfitted(belief, observed):
     theta = {name: np.asarray(leaf[0], float) for name, leaf in belief._starts(1).items()}
-    return Hypothesis(theta, np.ones_like(observed.value))
+    draws = {name: leaf[None] for name, leaf in theta.items()}
+    return Hypothesis(theta, draws, np.ones_like(observed.value))
 
 
 # The protocol

@@ -24,6 +24,7 @@ PRIORS = {
     "mismatch": (np.log(0.5), 0.7),
     "coupling": (0.0, 1.2),
     "white": (np.log(0.02), 1.0),
+    "early": (np.log(0.05), 1.0),
     "offset": (0.0, 0.7),
     "slope": (np.log(0.15), 0.7),
     "mixing": (0.0, 1.0),
@@ -48,6 +49,8 @@ def reference() -> SimpleNamespace:
         draw_cells,
         mixing,
         white_variances,
+        own_variances,
+        slack,
         latent,
         prior,
         conditioned,
@@ -87,7 +90,8 @@ def draw_cells(rng, shape, features, categories, guesses=0):
     kinds = rng.integers(0, 2, (shape[1], categories))
     load = level[:, None] + 0.25 * rng.normal(size=(len(w), 1))
     guess = rng.normal(size=(len(w), guesses))
-    return Cells(np.arange(len(w)), w, np.hstack([load, of_config[c]]), kinds[c], guess)
+    features = np.hstack([load, of_config[c]])
+    return Cells(np.arange(len(w)), w, features, kinds[c], guess, 0.5**level)
 
 
 def mixing(hyper):
@@ -98,6 +102,16 @@ def mixing(hyper):
 
 def white_variances(hyper):
     return hyper["white"] * hyper["amplitude"] ** 2 + JITTER
+
+
+def own_variances(hyper, cells):
+    return white_variances(hyper)[:, None] + np.outer(hyper["early"], cells.lowness) ** 2
+
+
+def slack(hyper, cells):
+    """sd of a cell's own part less that of a cell at a higher load: [N, M]."""
+    both = own_variances(hyper, cells) + white_variances(hyper)[:, None]
+    return np.sqrt(mixing(hyper) ** 2 @ both)[1:].T
 
 
 def latent(hyper, r, a, b):
@@ -113,7 +127,7 @@ def latent(hyper, r, a, b):
     level = 3.0**2 + hyper["offset"][r] ** 2 * same
     trend = (1.0**2 + hyper["slope"][r] ** 2 * same) * np.inner(a.features, b.features)
     coupled = np.where(same, 1.0, hyper["coupling"][r]) * smooth
-    white = white_variances(hyper)[r] * np.equal.outer(a.ids, b.ids)
+    white = own_variances(hyper, a)[r][:, None] * np.equal.outer(a.ids, b.ids)
     if "rescale" in hyper:
         trend = trend + hyper["rescale"][r] ** 2 * np.outer(a.guess[:, r], b.guess[:, r])
     return level + trend + hyper["amplitude"][r] ** 2 * coupled + white
@@ -189,7 +203,7 @@ def interval(lower, upper, known, levels, slack, measured_only):
 
     def eased(k, m):
         above = (j for j in range(k + 1, len(there)) if known.measured[j] and holds(j))
-        return upper[k, 1 + m] <= 0 or any(upper[j, 1 + m] + slack[m] <= 0 for j in above)
+        return upper[k, 1 + m] <= 0 or any(upper[j, 1 + m] + slack[k, m] <= 0 for j in above)
 
     best_lower = best_upper = 0.0
     for k in range(len(there)):
@@ -214,7 +228,7 @@ def intervals(lower, upper, known, levels, slack, shape, measured_only=True):
         at = columns[w, c]
         own = type(known)(*(np.asarray(field)[at] for field in known))
         meant = type(levels)(*(np.asarray(field)[at] for field in levels))
-        found[:, w, c] = interval(lower[at], upper[at], own, meant, slack, measured_only)
+        found[:, w, c] = interval(lower[at], upper[at], own, meant, slack[at], measured_only)
     return found
 
 

@@ -47,9 +47,7 @@ class Decision:
         self.data = reference.as_table(self.cells, seen, value[seen], 8)
         self.noise = np.where(np.arange(CELLS)[:, None] % 3 == 1, [0.05, 0.1], 0.0)
         self.nodes = rng.standard_normal((3, OUTPUTS))
-        self.slack = Q * np.sqrt(
-            2 * (reference.mixing(self.hyper) ** 2 @ reference.white_variances(self.hyper))[1:]
-        )
+        self.slack = Q * reference.slack(self.hyper, self.cells)
 
     def view(self, data=None, known=None):
         return view(
@@ -62,7 +60,7 @@ class Decision:
         posterior = condition(constrain(self.theta), self.data, self.cells)
         return expected_gains(
             *(self.theta, self.inflation, np.asarray(Q), posterior),
-            *(self.noise if noise is None else noise, self.nodes),
+            *(self.noise if noise is None else noise, self.nodes, self.cells),
             *(self.known, self.levels, self.needs, self.fleet),
         )
 

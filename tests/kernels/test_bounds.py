@@ -54,10 +54,13 @@ def test_correlated_values_stay_within_the_quantile_as_often_as_stated(common):
 def test_white_slack_is_the_width_of_a_difference_of_two_white_parts(reference):
     rng = np.random.default_rng(1)
     hyper = reference.constrained(reference.draw_theta(rng, 3, 2, 1))
-    white = rng.standard_normal((200_000, 2, 3)) * np.sqrt(reference.white_variances(hyper))
-    outputs = white @ reference.mixing(hyper).T
-    spread = np.std(outputs[:, 0] - outputs[:, 1], axis=0)
-    np.testing.assert_allclose(white_slack(hyper, np.asarray(2.5)), 2.5 * spread[1:], rtol=0.01)
+    cells = reference.draw_cells(rng, (1, 1, 2), 2, 1)
+    drawn = rng.standard_normal((200_000, 2, 3))
+    own = drawn[:, 0] * np.sqrt(reference.own_variances(hyper, cells)[:, 0])
+    white = drawn[:, 1] * np.sqrt(reference.white_variances(hyper))
+    spread = np.std((own - white) @ reference.mixing(hyper).T, axis=0)
+    found = white_slack(hyper, np.asarray(2.5), cells)
+    np.testing.assert_allclose(found[0], 2.5 * spread[1:], rtol=0.01)
 
 
 def random_columns(seed, exact=0.0):
@@ -74,7 +77,7 @@ def random_columns(seed, exact=0.0):
     measured = (rng.uniform(size=CELLS) < 0.4) & levels.exists
     broken = (rng.uniform(size=CELLS) < 0.06) & levels.exists
     known = Known(np.zeros_like(lower), np.zeros(lower.shape, bool), measured, broken)
-    return Bounds(lower, upper), known, levels, rng.uniform(0.0, 0.6, METRICS)
+    return Bounds(lower, upper), known, levels, rng.uniform(0.0, 0.6, (CELLS, METRICS))
 
 
 def capacities(bounds, known, levels, slack, measured_only=True):

@@ -41,9 +41,11 @@ def test_variances_are_the_diagonal_of_the_formula(case, reference):
 
 
 def test_the_white_part_belongs_to_the_cell_and_not_to_its_place():
-    hyper = {name: jnp.ones(1) for name in ("amplitude", "coupling", "white", "offset", "slope")}
+    names = ("amplitude", "coupling", "white", "early", "offset", "slope")
+    hyper = {name: jnp.ones(1) for name in names}
     hyper |= {"lengthscale": jnp.ones((1, 1)), "mixing": jnp.zeros((1, 1))}
-    place = np.zeros(1, int), np.zeros((1, 1)), np.zeros((1, 0), int), np.zeros((1, 0))
+    none = np.zeros((1, 0))
+    place = np.zeros(1, int), np.zeros((1, 1)), none.astype(int), none, np.zeros(1)
     here, twin = Cells(np.array([3]), *place), Cells(np.array([4]), *place)
     covary = jax.jit(covariances)
     own = covary(hyper, here, here) - covary(hyper, here, twin)

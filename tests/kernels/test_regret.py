@@ -37,7 +37,7 @@ def by_hand(reference, fleet, objective, needs, replicas, nodes, white):
     joint = reference.prior(hyper, cells)
     mean, covariance = reference.conditioned(joint, *at, known.value[at], np.zeros(6))
     root = np.linalg.cholesky(covariance.reshape(16, 16) + 1e-8 * np.eye(16))
-    spread = np.sqrt(2 * reference.mixing(hyper) ** 2 @ reference.white_variances(hyper))[1]
+    spread = reference.slack(hyper, cells)[6, 0]
     lost = []
     for node, own in zip(nodes, white, strict=True):
         y = np.where(known.exact, known.value, mean + (root @ node).reshape(8, 2))
