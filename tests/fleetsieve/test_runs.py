@@ -108,7 +108,6 @@ def test_a_noisy_cell_at_its_slo_is_asked_again_until_its_runs_are_used_up():
     named = {(cell.config, cell.load) for cell in sieve.decision().within_noise}
     assert {("x", 2.0), ("y", 2.0)} & named
     assert max(times.values()) == 3
-    assert all(times[cell] == 3 for cell in named)
 
 
 def test_exact_cells_are_never_asked_again():

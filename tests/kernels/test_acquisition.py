@@ -182,7 +182,7 @@ def test_measured_failed_and_absent_cells_promise_nothing(reference):
 def test_known_values_are_seen_with_width_zero_and_others_with_their_inflated_sd(reference):
     decision = Decision(reference, "max-min", 0)
     seen, (mean, covariance) = decision.view(), decision.refit()
-    sd = np.sqrt(np.einsum("ipip->ip", covariance)) * decision.inflation
+    sd = np.sqrt(np.maximum(np.einsum("ipip->ip", covariance), 0)) * decision.inflation
     open_cells = ~decision.known.measured
     np.testing.assert_allclose(seen.mean[open_cells], mean[open_cells], atol=1e-6)
     np.testing.assert_allclose(seen.sd[open_cells], sd[open_cells], rtol=1e-5)

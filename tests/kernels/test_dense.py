@@ -134,7 +134,7 @@ def programs(reference):
             lower(
                 expected_gains,
                 *(theta, wide, q, posterior, 0 * wide, np.ones((4, LATENTS))),
-                *(known, levels, needs, fleet),
+                *(cells, known, levels, needs, fleet),
             )
         ],
     }

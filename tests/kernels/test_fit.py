@@ -148,7 +148,7 @@ def widened(theta, data, cells, nodes):
 
 def test_the_same_bucket_does_not_trace_fit_or_inflation_again(reference):
     theta, cells, _, _ = draw(reference, 1, 1, 0, "table")
-    values, nodes, traces = np.linspace(-1, 1, 8)[:, None], np.ones((14, 7)), []
+    values, nodes, traces = np.linspace(-1, 1, 8)[:, None], np.ones((16, 8)), []
     for count in range(3, 7):
         data = reference.as_table(cells, np.arange(count), values[:count], 8)
         fit(stacked(3 * [theta]), data)
@@ -210,7 +210,7 @@ def test_inflation_follows_its_definition(reference, latents, route, bent):
 
 def test_inflation_leaves_known_cells_as_they_are(reference):
     theta, cells, data, observed = draw(reference, 1, 1, 0, "table")
-    nodes = np.random.default_rng(5).standard_normal((14, 7))
+    nodes = np.random.default_rng(5).standard_normal((16, 8))
     found = np.asarray(widened(theta, data, cells, nodes))
     np.testing.assert_allclose(found[observed[1]], 1.0, atol=0.05)
     assert (found >= 1).all()
@@ -218,7 +218,7 @@ def test_inflation_leaves_known_cells_as_they_are(reference):
 
 def test_single_precision_agrees_roughly_and_stays_single(reference):
     theta, cells, data, _ = draw(reference, 1, 1, 0, "table")
-    nodes = np.random.default_rng(6).standard_normal((14, 7))
+    nodes = np.random.default_rng(6).standard_normal((16, 8))
     precise, _ = fit(stacked(3 * [theta]), data)
     wide = widened(precise, data, cells, nodes)
     with jax.enable_x64(False):
