@@ -13,7 +13,9 @@ from fleetsieve_measure.record import Record
 # sample grows by this factor from one to the next.
 _SURE, _GROWTH, _FIRST, _SEEN = 0.999, 1.5, 20, 5
 # The backlog grows by at least this share of the arrivals, and by so many standard deviations.
-_SHARE, _DEVIATIONS, _ARRIVALS, _SLOWER = 0.1, 3.0, 40, 1.1
+_SHARE, _DEVIATIONS, _ARRIVALS = 0.1, 3.0, 40
+# Of what a backlog adds to the latency as it grows, at least so much has to be seen.
+_SEEN_OF_RISE = 0.5
 # Of the requests that ended last, so many have to have failed for a server that serves nobody.
 _ALL_FAILED = 20
 
@@ -31,11 +33,13 @@ def overloaded(records: Sequence[Record], start: float, now: float) -> bool:
         _flow(records, ended, start + part * third, start + (part + 1) * third) for part in (1, 2)
     ]
     came, left = (sum(flow) for flow in zip(*flows, strict=True))
+    last_came, last_left = flows[1]
+    rise = (1 - last_left / last_came) * third / 2 if last_came else math.inf
     return (
         all(part_came - part_left >= _SHARE * part_came for part_came, part_left in flows)
         and came >= _ARRIVALS
         and came - left >= _DEVIATIONS * math.sqrt(came + left)
-        and _slows_down(ended, now - third, now)
+        and _slows_down(ended, now - third, now, rise)
     )
 
 
@@ -48,12 +52,16 @@ def _flow(
     return came, left
 
 
-def _slows_down(ended: Sequence[Record], since: float, until: float) -> bool:
-    """Whether what ended later took longer: in a backlog that grows from 0, 11/9 times as long."""
+def _slows_down(ended: Sequence[Record], since: float, until: float, rise: float) -> bool:
+    """Whether what ended later took longer, by a good part of `rise` seconds.
+
+    When of every request that comes a share stays, those that end so much later have waited longer
+    by this share of the time, however long the service itself takes.
+    """
     middle = (since + until) / 2
     early = [r.end - r.due for r in ended if r.end is not None and since <= r.end < middle]
     late = [r.end - r.due for r in ended if r.end is not None and middle <= r.end < until]
-    return bool(early and late and np.mean(late) >= _SLOWER * np.mean(early))
+    return bool(early and late and np.mean(late) - np.mean(early) >= _SEEN_OF_RISE * rise)
 
 
 def serves_nobody(records: Sequence[Record]) -> bool:

@@ -53,6 +53,12 @@ def test_a_queue_that_keeps_up_is_not_overloaded_at_any_look(load):
     assert wrong <= 2
 
 
+def test_long_service_does_not_hide_that_a_backlog_grows():
+    """600 requests at once, 150 s each: 4 a second are served, and 6 come."""
+    arrivals = np.arange(0.0, 300.0, 1 / 6)
+    assert overloaded(queue(arrivals, 150.0, 600, 300.0), 0.0, 300.0)
+
+
 def test_a_system_that_fills_up_is_not_overloaded():
     """Every request takes 20 s however many there are: until then nothing ends."""
     arrivals = poisson(20, 100, 1)
