@@ -103,8 +103,8 @@ def replay(jobs: list[Job]) -> list[dict]:
         case = Case(belief, truth, oracle, TOLERANCE, noise, job.repeats)
         start = time.process_time()
         run = asdict(Replayer(case).run(job.policy, 0, job.seed))
-        run.pop("allocation")
         about = {
+            "columns": len(run.pop("allocation")),
             "cells": problem.n_cells,
             "best": oracle.best.value,
             "monotone": drawn.monotone,
@@ -169,8 +169,8 @@ def wilson(valid: int, count: int) -> tuple[float, float]:
 def validity(rows: list[dict]) -> str:
     """Shares of valid certificates, in all and by monotony, and of runs within all bounds."""
     lines = [
-        "| noise | policy | stated | certified | valid | 95 % | monotone | not | bounds | broken |",
-        "| --- " * 10 + "|",
+        "| noise | policy | stated | certified | valid | 95 % | monotone | not | bounds | broken | by |",
+        "| --- " * 11 + "|",
     ]
     for (noise, policy, repeats, confidence), part in _grouped(
         rows, "noise", "policy", "repeats", "confidence"
@@ -184,11 +184,12 @@ def validity(rows: list[dict]) -> str:
         covered = [row["covered"] for row in sure if row["covered"] is not None]
         bounds = f"{100 * np.mean(covered):.1f} %" if covered else ""
         broken = 100 * np.mean([row["violations"] > 0 for row in sure]) if sure else 0
+        worst = 100 * max((row["excess"] for row in sure), default=0.0)
         name = f"{policy} × {repeats}" if noise and policy == "bisect" else policy
         lines.append(
             f"| {100 * noise:.0f} % | {name} | {confidence} | {len(sure)}/{len(part)} | "
             f"{100 * valid / max(len(sure), 1):.1f} % | {100 * low:.1f}–{100 * high:.1f} | "
-            f"{shares[0]} | {shares[1]} | {bounds} | {broken:.1f} % |"
+            f"{shares[0]} | {shares[1]} | {bounds} | {broken:.1f} % | {worst:.0f} % |"
         )
     return "\n".join(lines)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fleetsieve.analytic import Service, closed_loop, open_loop
-from fleetsieve.problem import FAILED, Problem
-from fleetsieve.random_fleet import KINDS, random_fleet
+from fleetsieve.problem import FAILED, MEASURED, Problem
+from fleetsieve.random_fleet import KINDS, RunNoise, random_fleet
 from fleetsieve_measure import Failed, Measured
 
 
@@ -75,3 +75,21 @@ def test_fleets_are_small_and_have_what_makes_decisions_hard() -> None:
         most = np.where(truth.status == FAILED, np.nan, truth.values[..., 0]).max(axis=2)
         larger_is_slower += bool((np.diff(most, axis=1) < 0).any())
     assert larger_is_slower > 5
+
+
+def test_half_of_the_noisy_runs_are_within_two_thirds_of_the_level_and_tails_are_heavy() -> None:
+    fleet = random_fleet(2)
+    problem = Problem.build(fleet.fleet, fleet.grid)
+    truth = problem.truth(fleet.grid)
+    noise, rng = RunNoise(truth, 0.1), np.random.default_rng(0)
+    index = int(np.flatnonzero(truth.status == MEASURED)[0])
+    exact = truth.values.reshape(-1, len(problem.outputs))[index]
+    runs = [noise(index, rng) for _ in range(4000)]
+    log = np.log([run.values[0] / exact for run in runs])
+    assert np.median(np.abs(log[:, 1])) == pytest.approx(0.067, rel=0.15)
+    assert np.median(log[:, 1]) == pytest.approx(0, abs=0.005)
+    assert np.median(np.abs(log[:, 0])) < 0.005
+    # A Gaussian of this level would do so once in 16,000 runs.
+    assert np.mean(np.abs(log[:, 1]) > 0.4) > 0.005
+    stated = np.array([run.se[0] / run.values[0] for run in runs])
+    np.testing.assert_allclose(stated[:, 1], 0.03)
