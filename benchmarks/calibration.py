@@ -168,7 +168,7 @@ def wilson(valid: int, count: int) -> tuple[float, float]:
 def validity(rows: list[dict]) -> str:
     """Shares of valid certificates, in all and by monotony, and of runs within all bounds."""
     lines = [
-        "| noise | policy | stated | certified | valid | 95 % | monotone | not | bounds | over | by |",
+        "| noise | policy | stated | certified | valid | 95 % | monotone | not | bounds | over | |",
         "| --- " * 11 + "|",
     ]
     for (noise, policy, repeats, confidence), part in _grouped(
