@@ -5,7 +5,7 @@
 
 `run` appends a line of JSON for each fleet, policy, confidence and noise to --results, and leaves
 out what is there already, so that it may be stopped and started again; fleets come in turn, so that
-what is there is a sample at any moment. `report` makes tables and a plot of it.
+what is there is a sample at any moment. `report` makes tables and, with the extra `bench`, a plot.
 """
 
 import argparse
