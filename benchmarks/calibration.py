@@ -32,7 +32,7 @@ from fleetsieve.replay_run import Case, Replayer
 CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
 TOLERANCE, REPEATS = 0.02, 5
 # Fleets that a process replays before another takes its place.
-_TASKS = 40
+_TASKS = 8
 # What is run: (noise, policies, confidences, the first so many fleets of every hundred).
 PLAN = (
     (0.0, ("sieve", "bisect"), (0.95,), 100),
@@ -166,56 +166,69 @@ def wilson(valid: int, count: int) -> tuple[float, float]:
 
 
 def validity(rows: list[dict]) -> str:
-    """Shares of valid certificates, in all and by monotony, and of runs within all bounds."""
-    lines = [
-        "| noise | policy | stated | certified | valid | 95 % | monotone | not | bounds | over | |",
-        "| --- " * 11 + "|",
+    """What became of certificates.
+
+    "right": runs whose recommended allocation is within the tolerance, certified or not; then valid
+    certificates, in all and by monotony; runs within all bounds; certificates with a load over an
+    SLO, and by how much at most.
+    """
+    header = "noise, policy, stated, right, certified, valid, 95 %, monotone, not, bounds, over, by"
+    keys = ("noise", "policy", "repeats", "confidence")
+    groups = _grouped([row for row in rows if row["best"] > TOLERANCE], *keys)
+    return _table(header.split(", "), [_fate(*key, part) for key, part in groups])
+
+
+def _fate(noise: float, policy: str, repeats: int, stated: float, part: list[dict]) -> list[str]:
+    sure = [row for row in part if row["certified"]]
+    valid = sum(row["valid"] for row in sure)
+    kinds = [[row for row in sure if row["monotone"] == kind] for kind in (True, False)]
+    covered = [row["covered"] for row in sure if row["covered"] is not None]
+    return [
+        _percent(noise),
+        _name(noise, policy, repeats),
+        f"{stated}",
+        _percent(np.mean([row["regret"] <= TOLERANCE + 1e-9 for row in part])),
+        f"{len(sure)}/{len(part)}",
+        _percent(valid / max(len(sure), 1)),
+        "–".join(_percent(end) for end in wilson(valid, len(sure))),
+        *(f"{sum(row['valid'] for row in kind)}/{len(kind)}" for kind in kinds),
+        _percent(np.mean(covered)) if covered else "",
+        _percent(np.mean([row["violations"] > 0 for row in sure])) if sure else "",
+        _percent(max((row["excess"] for row in sure), default=0.0)),
     ]
-    for (noise, policy, repeats, confidence), part in _grouped(
-        rows, "noise", "policy", "repeats", "confidence"
-    ):
-        part = [row for row in part if row["best"] > TOLERANCE]
-        sure = [row for row in part if row["certified"]]
-        valid = sum(row["valid"] for row in sure)
-        low, high = wilson(valid, len(sure))
-        kinds = [[row for row in sure if row["monotone"] == kind] for kind in (True, False)]
-        shares = [f"{sum(r['valid'] for r in k)}/{len(k)}" for k in kinds]
-        covered = [row["covered"] for row in sure if row["covered"] is not None]
-        bounds = f"{100 * np.mean(covered):.1f} %" if covered else ""
-        broken = 100 * np.mean([row["violations"] > 0 for row in sure]) if sure else 0
-        worst = 100 * max((row["excess"] for row in sure), default=0.0)
-        name = f"{policy} × {repeats}" if noise and policy == "bisect" else policy
-        lines.append(
-            f"| {100 * noise:.0f} % | {name} | {confidence} | {len(sure)}/{len(part)} | "
-            f"{100 * valid / max(len(sure), 1):.1f} % | {100 * low:.1f}–{100 * high:.1f} | "
-            f"{shares[0]} | {shares[1]} | {bounds} | {broken:.1f} % | {worst:.0f} % |"
-        )
-    return "\n".join(lines)
 
 
 def costs(rows: list[dict]) -> str:
     """GPU-seconds to a certificate of sieve over those of the others, mean over mean."""
-    lines = ["| noise | sieve over | fleets | ratio | 95 % interval |", "| --- " * 5 + "|"]
-    rng = np.random.default_rng(0)
     at = [row for row in rows if row["confidence"] == 0.95 and row["best"] > TOLERANCE]
-    mine = {(r["noise"], r["seed"]): _cost(r) for r in at if r["policy"] == "sieve"}
+    mine = {(row["noise"], row["seed"]): _cost(row) for row in at if row["policy"] == "sieve"}
+    lines = []
     for (noise, policy, repeats), part in _grouped(at, "noise", "policy", "repeats"):
-        if policy == "sieve":
+        both = [row for row in part if policy != "sieve" and (noise, row["seed"]) in mine]
+        if not both:
             continue
-        pairs = np.array(
-            [(mine[noise, r["seed"]], _cost(r)) for r in part if (noise, r["seed"]) in mine]
-        )
-        if not len(pairs):
-            continue
-        picks = rng.integers(0, len(pairs), (2000, len(pairs)))
+        pairs = np.array([(mine[noise, row["seed"]], _cost(row)) for row in both])
+        picks = np.random.default_rng(0).integers(0, len(pairs), (2000, len(pairs)))
         means = pairs[picks].mean(axis=1)
         low, high = np.percentile(means[:, 0] / means[:, 1], [2.5, 97.5])
         ratio = pairs[:, 0].mean() / pairs[:, 1].mean()
-        name = f"{policy} × {repeats}" if noise and policy == "bisect" else policy
-        lines.append(
-            f"| {100 * noise:.0f} % | {name} | {len(pairs)} | {ratio:.3f} | {low:.3f}–{high:.3f} |"
-        )
-    return "\n".join(lines)
+        name = _name(noise, policy, repeats)
+        interval = f"{low:.3f}–{high:.3f}"
+        lines.append([_percent(noise), name, f"{len(pairs)}", f"{ratio:.3f}", interval])
+    return _table(["noise", "sieve over", "fleets", "ratio", "95 % interval"], lines)
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _name(noise: float, policy: str, repeats: int) -> str:
+    return f"{policy} × {repeats}" if noise and policy == "bisect" else policy
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _cost(row: dict) -> float:
