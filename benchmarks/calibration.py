@@ -40,7 +40,7 @@ PLAN = (
     (0.0, ("random",), (0.95,), 30),
     (0.15, ("sieve", "bisect"), (0.95,), 20),
     (0.05, ("sieve", "bisect"), (0.95,), 20),
-    (0.0, ("clairvoyant", "bo", "pruned", "uncertainty"), (0.95,), 10),
+    (0.0, ("clairvoyant", "bo", "pruned", "uncertainty"), (0.95,), 20),
 )
 
 

@@ -161,8 +161,8 @@ def _requests(fleet: Fleet, cell: Cell, seed: int) -> tuple[np.ndarray, np.ndarr
     """Due times in seconds, prompt and reply tokens of the requests of one benchmark."""
     workload = next(w for w in fleet.workloads if w.name == cell.workload)
     lengths, times = lengths_of(fleet, workload, {})
-    load = load_of(fleet, workload, cell, times, seed_of(cell, seed))
+    load = load_of(fleet, workload, cell, times, seed_of(cell, seed, 0))
     assert isinstance(load, OpenLoop)  # its loads are rates
     due = np.array(list(takewhile(lambda time: time < _SECONDS, load.arrivals())))
-    rng = np.random.default_rng(seed_of(cell, seed))
+    rng = np.random.default_rng(seed_of(cell, seed, 0))
     return due, *lengths.draw(rng, len(due)).T
