@@ -15,15 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import root_scalar
-from scipy.stats import beta, norm, qmc
-from scipy.stats import t as student
+from scipy.stats import norm, qmc
 
 from fleetsieve.guess import guess_of
 from fleetsieve.hyperposterior import centre, chains, thinned, warning_of
 from fleetsieve.observations import Observations, share, throughput_scale
 from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
+from fleetsieve.tails import excess
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
 from fleetsieve_kernels.acquisition import Needs, assume, expected_gains, gap_at, view
 from fleetsieve_kernels.bounds import Doubt, Known, Levels, own_variances, quantile
@@ -45,8 +44,6 @@ from fleetsieve_kernels.regret import regrets
 _FANTASIES, _DRAWS = 8, 32
 # Few cells leave room for several modes of the hyperparameters; many do not, and cost more.
 _STARTS, _FEW = 3, 32
-# Noise from run to run is taken to have the tails of Student's t with so many degrees of freedom.
-_TAILS = 4
 # A log ratio that certainly holds or breaks an SLO.
 _SURE = 20.0
 
@@ -412,15 +409,15 @@ class Belief:
         with np.errstate(divide="ignore"):
             together = 1 / (1 / np.asarray(now.noise) + 1 / run)
         noise = np.where(run > 0, together, np.inf)
-        excess = _excess(q, observed.runs.max(initial=0) + 1)[observed.runs + 1]
-        return now, Doubt(jnp.asarray(noise), jnp.asarray(excess))
+        wider = excess(q, observed.runs.max(initial=0) + 1)[observed.runs + 1]
+        return now, Doubt(jnp.asarray(noise), jnp.asarray(wider))
 
     def _doubt(self, observed: Observations, hypothesis: Hypothesis, q: float) -> Doubt | None:
         if not observed.noisy:
             return None
         noise = self._noise(observed, hypothesis)
-        excess = _excess(q, observed.runs.max(initial=0))[observed.runs]
-        return Doubt(jnp.asarray(np.where(noise > 0, noise, np.inf)), jnp.asarray(excess))
+        wider = excess(q, observed.runs.max(initial=0))[observed.runs]
+        return Doubt(jnp.asarray(np.where(noise > 0, noise, np.inf)), jnp.asarray(wider))
 
     def _starts(self, count: int, noisy: bool = False) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
@@ -500,37 +497,6 @@ def _assumed(
     value = jnp.where(exact, posterior.mean, known.value)
     then = Known(value, known.exact | exact, known.measured | here[:, 0], known.broken)
     return assume(posterior, jnp.asarray(index), jnp.asarray(noise)), then
-
-
-def _excess(q: float, most: int) -> Float[np.ndarray, " k"]:
-    """By the number of runs, 0 to `most`: squared ratio of quantiles, less 1, of their median.
-
-    The Gaussian's quantile is q sd; the other is as likely to be exceeded by the median of k values
-    with the tails of Student's t and the variance of the Gaussian.
-    """
-    reach = np.array([0.0, *(_reach(float(norm.sf(q)), k) for k in range(1, most + 1))])
-    return np.maximum(reach**2 / (q**2 * share(np.arange(most + 1))) - 1, 0.0)
-
-
-def _reach(tail: float, runs: int) -> float:
-    """What the median of `runs` values exceeds with probability `tail`, in sd of one value."""
-    unit = np.sqrt((_TAILS - 2) / _TAILS)
-    if runs == 2:
-        far = float(student.isf(tail, _TAILS))
-        found = root_scalar(lambda x: _mean_of_two(x) - tail, bracket=(0.0, far))
-        return float(found.root) * unit
-    odd = runs - 1 + runs % 2
-    # The median of an odd number is beyond x when more than half of the values are.
-    each = beta.ppf(tail, odd // 2 + 1, odd // 2 + 1)
-    return float(student.isf(each, _TAILS)) * unit
-
-
-def _mean_of_two(beyond: float) -> float:
-    """The probability that the mean of two values exceeds `beyond`, over the larger of both."""
-    above = student.sf(beyond, _TAILS)
-    larger = student.isf(above * (np.arange(64) + 0.5) / 64, _TAILS)
-    other = student.cdf(larger, _TAILS) - student.cdf(2 * beyond - larger, _TAILS)
-    return float(2 * above * other.mean())
 
 
 def _padded(rows: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " b"], Bool[np.ndarray, " b"]]:

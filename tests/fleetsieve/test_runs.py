@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from fleetsieve.belief import _excess
 from fleetsieve.errors import InputError
 from fleetsieve.fleet import Fleet
 from fleetsieve.observations import Observations
 from fleetsieve.problem import FAILED, MEASURED, Problem
 from fleetsieve.runs import Runs
 from fleetsieve.sieve import Sieve
+from fleetsieve.tails import excess
 from fleetsieve_measure import Failed, Measured
 
 FLEET = {
@@ -68,7 +68,7 @@ def test_the_tails_of_a_median_are_as_wide_as_simulation_gives():
     """Student's t with 4 degrees of freedom, at the probability that a Gaussian has at 2.5 sd."""
     rng = np.random.default_rng(0)
     tail = 0.0062097
-    factors = np.sqrt(1 + _excess(2.5, 5))
+    factors = np.sqrt(1 + excess(2.5, 5))
     for count in (1, 2, 3, 5):
         factor = factors[count]
         draws = np.median(rng.standard_t(4, (1_000_000, count)) / np.sqrt(2), axis=1)
