@@ -5,7 +5,7 @@ Everything runs in float64, in one synchronous scope per call; NumPy goes in and
 
 import functools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,35 +17,37 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float, Int
 from scipy.stats import norm, qmc
 
-from fleetsieve.guess import guess_of
+from fleetsieve.evidence import Assumed, Evidence
 from fleetsieve.hyperposterior import centre, chains, thinned, warning_of
 from fleetsieve.observations import Observations, share, throughput_scale
 from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
 from fleetsieve.tails import excess
+from fleetsieve_kernels.acquisition import Candidates, Gains, Needs, expected_gains, gap_at, view
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
-from fleetsieve_kernels.acquisition import Needs, assume, expected_gains, gap_at, view
 from fleetsieve_kernels.bounds import Doubt, Known, Levels, own_variances, quantile
 from fleetsieve_kernels.clairvoyance import Outcomes, true_gains
 from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.fit import fit, inflation, laplace_draws
 from fleetsieve_kernels.hyper import Hyper, constrain, prior_median
-from fleetsieve_kernels.padding import bucket
 from fleetsieve_kernels.posterior import (
-    Noise,
     Posterior,
-    Rows,
-    Table,
     condition,
+    crossings,
+    joint,
     run_variance,
+    within,
 )
 from fleetsieve_kernels.regret import regrets
+from fleetsieve_kernels.screening import own_gains
 
 _FANTASIES, _DRAWS = 8, 32
+# Candidates whose covariances with all cells are held at once.
+_TOGETHER = 32
 # Few cells leave room for several modes of the hyperparameters; many do not, and cost more.
 _STARTS, _FEW = 3, 32
-# A log ratio that certainly holds or breaks an SLO.
-_SURE = 20.0
+# At face value a measured cell is within so many sd of what it showed.
+_FACE = 1.0
 
 
 @dataclass(frozen=True)
@@ -125,16 +127,11 @@ class Belief:
             measured_only,
             limited,
         )
-        # NumPy, not JAX: an array of JAX that is pickled narrows to float32 outside the scope.
-        places = _places(problem)
-        self._places = (*places, guess_of(problem, predicted, places), _lowness(problem))
+        self._evidence = Evidence(problem, predicted)
 
     @property
     def _cells(self) -> Cells:
-        return self._at(np.arange(len(self.exists)))
-
-    def _at(self, index: Int[np.ndarray, " n"]) -> Cells:
-        return Cells(*(jnp.asarray(array[index]) for array in self._places))
+        return self._evidence.cells()
 
     @property
     def outputs(self) -> int:
@@ -146,9 +143,9 @@ class Belief:
         if not self.problem.n_cells:
             return Hypothesis({}, {}, np.ones_like(observed.value))
         with jax.enable_x64(True):
-            data = self._data(observed)
+            data = self._evidence.data(observed)
             count = _STARTS if observed.n_measured <= _FEW else 1
-            theta, _ = fit(self._starts(count, observed.noisy), data)
+            theta, _ = fit(self._starts(count, observed.varies), data)
             warning = None
             if self._inference == "nuts":
                 found = chains(theta, data)
@@ -159,8 +156,17 @@ class Belief:
             wide = inflation(theta, draws, data, self._cells)
             return Hypothesis(_plain(theta), _plain(draws), np.asarray(wide), warning)
 
-    def assess(self, observed: Observations, hypothesis: Hypothesis) -> Assessment:
-        """Bounds of capacity and value."""
+    def assess(
+        self,
+        observed: Observations,
+        hypothesis: Hypothesis,
+        left: Int[np.ndarray, " N"] | None = None,
+    ) -> Assessment:
+        """Bounds of capacity and value.
+
+        With the runs that cells have `left`, bounds at face value: a measured cell is within
+        1 sd of what it showed, and as it showed once it has no runs left.
+        """
         q = quantile(self.confidence, self.uncertain(observed))
         if not self.problem.n_cells:
             nothing, none = np.zeros_like(observed.value), np.zeros(self.problem.exists.shape[:2])
@@ -170,13 +176,13 @@ class Belief:
                 hypothesis.hyper,
                 jnp.asarray(hypothesis.inflation),
                 jnp.asarray(q),
-                self._data(observed),
+                self._evidence.data(observed),
                 self._cells,
                 _known(observed),
                 self._levels(),
                 self._needs(),
                 self._facts,
-                self._doubt(observed, hypothesis, q),
+                self._doubt(observed, hypothesis, q, left),
             )
             mean, sd, width, lower, upper = (np.asarray(part) for part in seen[:5])
         values = float(seen.value_lower), float(seen.value_upper)
@@ -190,12 +196,11 @@ class Belief:
         free: Bool[np.ndarray, " N"],
         runs: int,
     ) -> float:
-        """The gap that measuring all cells in `free` may leave, at best.
+        """The gap that measuring all cells in `free` would leave, by and large.
 
-        Those not measured yet are taken to break their SLOs, to be as expected, or to hold with all
-        the throughput that they may have; for certain, and whichever leaves the least. The others
-        get as narrow as `runs` runs of them and the best that other cells can tell make them, and
-        lie a standard deviation further from their SLOs.
+        Those not measured yet are taken to be as expected, for certain. The others get as narrow as
+        `runs` runs of them and the best that other cells can tell make them, and lie a standard
+        deviation further from their SLOs.
         """
         q = quantile(self.confidence, self.uncertain(observed))
         own = self._next_noise(observed, hypothesis) * share(runs)
@@ -205,73 +210,73 @@ class Belief:
         last = q * np.sqrt(own * others / (own + others))
         width = np.where(again, np.minimum(found.width, last), found.width)
         centre = np.where(again, found.mean + found.sd * np.sign(found.mean), found.mean)
-        most = np.concatenate([(found.mean + found.width)[:, :1], -_SURE * self.limited], axis=1)
         known = _known(observed)
         known = known._replace(measured=known.measured | free)
-        gaps = []
         with jax.enable_x64(True):
-            for outcome in (found.mean + _SURE, found.mean, most):
-                gap = gap_at(
-                    hypothesis.hyper,
-                    jnp.asarray(q),
-                    jnp.asarray(np.where(new, outcome, centre)),
-                    jnp.asarray(np.where(new, 0.0, width)),
-                    self._cells,
-                    known,
-                    self._levels(),
-                    self._needs(),
-                    self._facts,
-                )
-                gaps.append(float(gap))
-        return min(gaps)
-
-    def gains(
-        self, observed: Observations, hypothesis: Hypothesis, pending: Iterable[int] = ()
-    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """Expected reduction of the gap and of the distance by each cell; see the kernels.
-
-        Pending cells count as measured at their posterior mean: the covariance is conditioned on
-        where they lie, the mean stays.
-        """
-        q = quantile(self.confidence, self.uncertain(observed))
-        noise = self._next_noise(observed, hypothesis)
-        with jax.enable_x64(True):
-            posterior = condition(constrain(hypothesis.hyper), self._data(observed), self._cells)
-            known = _known(observed)
-            for index in pending:
-                posterior, known = _assumed(posterior, known, index, noise[index])
-            found = expected_gains(
+            gap = gap_at(
                 hypothesis.hyper,
-                jnp.asarray(hypothesis.inflation),
                 jnp.asarray(q),
-                posterior,
-                noise,
-                _fantasy_nodes(self.outputs),
+                jnp.asarray(centre),
+                jnp.asarray(np.where(new, 0.0, width)),
                 self._cells,
                 known,
                 self._levels(),
                 self._needs(),
                 self._facts,
-                self._doubts(observed, hypothesis, q, noise),
             )
-            return np.nan_to_num(found.gap), np.nan_to_num(found.distance)
+        return float(gap)
+
+    def gains(
+        self,
+        observed: Observations,
+        hypothesis: Hypothesis,
+        pending: Iterable[int] = (),
+        left: Int[np.ndarray, " N"] | None = None,
+        among: Bool[np.ndarray, " N"] | None = None,
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """Expected reduction of the gap and of the distance by each cell; see the kernels.
+
+        Pending cells count as measured at their posterior mean: the covariance is conditioned on
+        where they lie, the mean stays. `left` as in `assess`; cells that are not in `among` get 0.
+        """
+        if among is None:
+            among = self._open(observed)
+        with jax.enable_x64(True):
+            posterior, before, after = self._outlook(observed, hypothesis, tuple(pending), left)
+            return self._each(posterior, among, lambda some: expected_gains(*before, some, *after))
+
+    def own_gains(
+        self,
+        observed: Observations,
+        hypothesis: Hypothesis,
+        pending: Iterable[int] = (),
+        left: Int[np.ndarray, " N"] | None = None,
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """What cells do to the distance, and to the capacity range, of their own columns alone."""
+        columns = np.arange(len(self.exists)).reshape(-1, self.problem.exists.shape[2])
+        with jax.enable_x64(True):
+            posterior, before, after = self._outlook(observed, hypothesis, tuple(pending), left)
+            found = own_gains(*before, within(posterior, columns), *after)
+            return np.nan_to_num(found.distance), np.nan_to_num(found.span)
 
     def true_gains(
         self, observed: Observations, truth: Observations, hypothesis: Hypothesis
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """Reduction of the gap and of the distance by each cell's outcome in `truth`."""
-        free = np.flatnonzero(self.exists & ~observed.broken & ~observed.exact.all(axis=1))
+        free = self._open(observed)
         now = quantile(self.confidence, self.uncertain(observed))
         q = np.full(len(self.exists), now)
-        for index in free.tolist():
+        for index in np.flatnonzero(free).tolist():
             q[index] = quantile(self.confidence, self.uncertain(observed.told(truth, index)))
         with jax.enable_x64(True):
-            posterior = condition(constrain(hypothesis.hyper), self._data(observed), self._cells)
-            found = true_gains(
+            posterior, known = self._conditioned(observed, hypothesis, ())
+            before = (
                 hypothesis.hyper,
                 jnp.asarray(hypothesis.inflation),
                 jnp.asarray(now),
-                posterior,
+                posterior[:2],
+            )
+            after = (
                 Outcomes(
                     jnp.asarray(truth.value),
                     jnp.asarray(truth.noise),
@@ -280,13 +285,61 @@ class Belief:
                     jnp.asarray(q),
                 ),
                 self._cells,
-                _known(observed),
+                known,
                 self._levels(),
                 self._needs(),
                 self._facts,
                 self._doubt(observed, hypothesis, now),
             )
-            return np.nan_to_num(found.gap), np.nan_to_num(found.distance)
+            return self._each(posterior, free, lambda some: true_gains(*before, some, *after))
+
+    def _open(self, observed: Observations) -> Bool[np.ndarray, " N"]:
+        """Cells of which a measurement may tell something."""
+        return self.exists & ~observed.broken & ~observed.exact.all(axis=1)
+
+    def _each(
+        self,
+        posterior: Posterior,
+        among: Bool[np.ndarray, " N"],
+        gains: Callable[[Candidates], Gains],
+    ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+        """`gains` of the cells in `among`, some at a time; 0 of the others."""
+        found, chosen = np.zeros((2, among.size)), np.flatnonzero(among)
+        for start in range(0, chosen.size, _TOGETHER):
+            index = chosen[start : start + _TOGETHER]
+            padded = jnp.asarray(np.pad(index, (0, _TOGETHER - index.size), mode="edge"))
+            some = gains(Candidates(padded, crossings(posterior, padded)))
+            found[:, index] = np.stack(some)[:, : index.size]
+        return np.nan_to_num(found[0]), np.nan_to_num(found[1])
+
+    def _outlook(
+        self,
+        observed: Observations,
+        hypothesis: Hypothesis,
+        pending: tuple[int, ...],
+        left: Int[np.ndarray, " N"] | None,
+    ) -> tuple[Posterior, tuple, tuple]:
+        """The posterior, and the arguments of gains before and after those of the candidates."""
+        q = quantile(self.confidence, self.uncertain(observed))
+        noise = self._next_noise(observed, hypothesis)
+        posterior, known = self._conditioned(observed, hypothesis, pending)
+        before = (
+            hypothesis.hyper,
+            jnp.asarray(hypothesis.inflation),
+            jnp.asarray(q),
+            posterior[:2],
+        )
+        after = (
+            jnp.asarray(noise),
+            jnp.asarray(_fantasy_nodes(self.outputs)),
+            self._cells,
+            known,
+            self._levels(),
+            self._needs(),
+            self._facts,
+            self._doubts(observed, hypothesis, q, noise, left),
+        )
+        return posterior, before, after
 
     def draws(
         self, observed: Observations, hypothesis: Hypothesis, count: int, seed: int
@@ -295,8 +348,8 @@ class Belief:
         if not self.problem.n_cells:
             return np.zeros((count, *observed.value.shape))
         with jax.enable_x64(True):
-            posterior = condition(constrain(hypothesis.hyper), self._data(observed), self._cells)
-            mean, covariance = np.asarray(posterior.mean), np.asarray(posterior.covariance)
+            posterior, _ = self._conditioned(observed, hypothesis, ())
+            mean, covariance = np.asarray(posterior.mean), np.asarray(joint(posterior))
         flat = covariance.reshape(mean.size, mean.size)
         values, vectors = np.linalg.eigh((flat + flat.T) / 2)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -321,7 +374,7 @@ class Belief:
         with jax.enable_x64(True):
             found = regrets(
                 {name: jnp.asarray(leaf[part]) for name, leaf in hypothesis.draws.items()},
-                self._data(observed),
+                self._evidence.data(observed),
                 self._cells,
                 _known(observed),
                 self._levels(),
@@ -349,38 +402,6 @@ class Belief:
         matters = np.concatenate([np.ones_like(self.limited[:, :1]), self.limited], axis=1)
         return (self.exists & below)[:, None] & matters
 
-    def _data(self, observed: Observations) -> Table | Rows:
-        modelled = observed.modelled
-        rows = np.flatnonzero(modelled.any(axis=1))
-        if modelled[rows].all() and (observed.varies or not observed.noise[rows].any()):
-            return self._table(observed, rows)
-        return self._rows(observed, np.argwhere(modelled))
-
-    def _table(self, observed: Observations, rows: Int[np.ndarray, " n"]) -> Table:
-        index, mask = _padded(rows)
-        values = np.where(mask[:, None], observed.value[index], 0.0)
-        noise = self._noise_of(observed, index, mask) if observed.noisy else None
-        return Table(self._at(index), jnp.asarray(values), jnp.asarray(mask), noise)
-
-    def _noise_of(
-        self, observed: Observations, index: Int[np.ndarray, " n"], mask: Bool[np.ndarray, " n"]
-    ) -> Noise:
-        spare = np.where(mask, observed.runs.min(axis=1)[index] - 1, 0).astype(float)
-        parts = (observed.noise[index], observed.share[index], spare, observed.scatter[index])
-        return Noise(*(jnp.asarray(part) for part in parts))
-
-    def _rows(self, observed: Observations, pairs: Int[np.ndarray, "m 2"]) -> Rows:
-        order, mask = _padded(np.arange(len(pairs)))
-        cell, output = pairs[order].T if len(pairs) else np.zeros((2, len(order)), int)
-        return Rows(
-            self._at(cell),
-            jnp.asarray(output),
-            jnp.asarray(np.where(mask, observed.value[cell, output], 0.0)),
-            jnp.asarray(observed.noise[cell, output]),
-            jnp.asarray(mask),
-            jnp.asarray(observed.share[cell, output]) if observed.noisy else None,
-        )
-
     def _noise(self, observed: Observations, hypothesis: Hypothesis) -> Float[np.ndarray, "N P"]:
         """Variance of what was measured, that from run to run included; 0 where exact or not."""
         return observed.noise + observed.share * hypothesis.run_variance
@@ -389,39 +410,87 @@ class Belief:
         self, observed: Observations, hypothesis: Hypothesis
     ) -> Float[np.ndarray, "N P"]:
         """Variance of one more run of each cell: as stated there, else as is typical."""
+        stated, between = self._next_noises(observed, hypothesis)
+        return stated + between
+
+    def _next_noises(
+        self, observed: Observations, hypothesis: Hypothesis
+    ) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "N P"]]:
+        """The parts of `_next_noise`: what a run states, and what differs from run to run."""
         if not observed.noisy:
-            return np.zeros_like(observed.value)
+            return np.zeros_like(observed.value), np.zeros_like(observed.value)
         share = observed.share
         single = np.where(share > 0, observed.noise / np.where(share > 0, share, 1.0), np.nan)
-        typical = [
-            np.median(row[~np.isnan(row)]) if (row == row).any() else 0.0 for row in single.T
-        ]
+        typical = np.array(
+            [np.median(row[~np.isnan(row)]) if (row == row).any() else 0.0 for row in single.T]
+        )
         stated = np.where(np.isnan(single), typical, single)
-        return np.where(np.array(typical) > 0, stated + hypothesis.run_variance, 0.0)
+        noisy = np.broadcast_to(typical > 0, stated.shape)
+        return np.where(noisy, stated, 0.0), np.where(noisy, hypothesis.run_variance, 0.0)
+
+    def _conditioned(
+        self, observed: Observations, hypothesis: Hypothesis, pending: tuple[int, ...]
+    ) -> tuple[Posterior, Known]:
+        """The posterior and what is known, with pending cells told at their posterior means."""
+        hyper, known = constrain(hypothesis.hyper), _known(observed)
+        posterior = condition(hyper, self._evidence.data(observed), self._cells)
+        if not pending:
+            return posterior, known
+        index, mean = np.array(pending), np.asarray(posterior.mean)
+        parts = self._next_noises(observed, hypothesis)
+        assumed = Assumed(index, mean[index], (parts[0][index], parts[1][index]))
+        posterior = condition(hyper, self._evidence.data(observed, assumed), self._cells)
+        here = np.zeros_like(observed.measured)
+        here[index] = True
+        exact = here[:, None] & (sum(parts) == 0)
+        then = Known(
+            jnp.where(exact, mean, known.value),
+            known.exact | exact,
+            known.measured | here,
+            known.broken,
+        )
+        return posterior, then
 
     def _doubts(
-        self, observed: Observations, hypothesis: Hypothesis, q: float, run: np.ndarray
+        self,
+        observed: Observations,
+        hypothesis: Hypothesis,
+        q: float,
+        run: np.ndarray,
+        left: Int[np.ndarray, " N"] | None,
     ) -> tuple[Doubt, Doubt] | None:
         """The doubt of cells as they are, and after one more run of the variance `run` each."""
-        now = self._doubt(observed, hypothesis, q)
+        now = self._doubt(observed, hypothesis, q, left)
         if now is None:
             return None
         with np.errstate(divide="ignore"):
             together = 1 / (1 / np.asarray(now.noise) + 1 / run)
         noise = np.where(run > 0, together, np.inf)
         wider = excess(q, observed.runs.max(initial=0) + 1)[observed.runs + 1]
-        return now, Doubt(jnp.asarray(noise), jnp.asarray(wider))
+        reach = now.reach
+        if left is not None:
+            reach = jnp.asarray(_at_face(np.ones_like(observed.measured), left - 1, q, run.shape))
+        return now, Doubt(jnp.asarray(noise), jnp.asarray(wider), reach)
 
-    def _doubt(self, observed: Observations, hypothesis: Hypothesis, q: float) -> Doubt | None:
-        if not observed.noisy:
+    def _doubt(
+        self,
+        observed: Observations,
+        hypothesis: Hypothesis,
+        q: float,
+        left: Int[np.ndarray, " N"] | None = None,
+    ) -> Doubt | None:
+        shape = observed.value.shape
+        if left is None and not observed.noisy:
             return None
         noise = self._noise(observed, hypothesis)
         wider = excess(q, observed.runs.max(initial=0))[observed.runs]
-        return Doubt(jnp.asarray(np.where(noise > 0, noise, np.inf)), jnp.asarray(wider))
+        own = np.where(noise > 0, noise, np.inf)
+        reach = np.ones(shape) if left is None else _at_face(observed.measured, left, q, shape)
+        return Doubt(jnp.asarray(own), jnp.asarray(wider), jnp.asarray(reach))
 
     def _starts(self, count: int, noisy: bool = False) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
-        features, categories, guesses = (array.shape[1] for array in self._places[2:5])
+        features, categories, guesses = (array.shape[1] for array in self._evidence.places[2:5])
         median = prior_median(self.outputs, features, categories, noisy, guesses)
         draws = np.random.default_rng(0)
         around = {k: 0.5 * draws.standard_normal((count, *v.shape)) for k, v in median.items()}
@@ -463,45 +532,20 @@ def _per_cell(problem: Problem, values: Float[np.ndarray, "W M"]) -> Float[np.nd
     return spread.reshape(problem.exists.size, values.shape[1])
 
 
-def _places(problem: Problem) -> tuple[np.ndarray, ...]:
-    """Ids, workloads, features and categories of all cells: `Cells` without a guess."""
-    w, c, _ = (axis.ravel() for axis in np.indices(problem.exists.shape))
-    load = np.log2(np.where(problem.exists, problem.load, 1.0)).ravel()
-    features = np.concatenate([load[:, None], problem.features[c]], axis=1)
-    kinds = np.array([kind == "rate" for kind in problem.kind])[w]
-    for kind in (False, True):
-        rows = kinds == kind
-        present = rows & problem.exists.ravel()
-        if present.any():
-            features[rows] -= features[present].mean(axis=0)
-    return np.arange(len(w)), w, features, problem.categories[c]
-
-
-def _lowness(problem: Problem) -> Float[np.ndarray, " N"]:
-    """Lowest load of the column over the load; levels are left-packed."""
-    load = np.where(problem.exists, problem.load, 1.0)
-    return np.where(problem.exists, load[..., :1] / load, 0.0).ravel()
-
-
 def _known(observed: Observations) -> Known:
     value = np.where(observed.exact, observed.value, 0.0)
     arrays = (value, observed.exact, observed.measured, observed.broken)
     return Known(*(jnp.asarray(array) for array in arrays))
 
 
-def _assumed(
-    posterior: Posterior, known: Known, index: int, noise: Float[np.ndarray, " P"]
-) -> tuple[Posterior, Known]:
-    here = (jnp.arange(len(known.measured)) == index)[:, None]
-    exact = here & (noise == 0)
-    value = jnp.where(exact, posterior.mean, known.value)
-    then = Known(value, known.exact | exact, known.measured | here[:, 0], known.broken)
-    return assume(posterior, jnp.asarray(index), jnp.asarray(noise)), then
-
-
-def _padded(rows: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " b"], Bool[np.ndarray, " b"]]:
-    size = bucket(len(rows))
-    return np.pad(rows, (0, size - len(rows))), np.arange(size) < len(rows)
+def _at_face(
+    measured: Bool[np.ndarray, " N"], left: Int[np.ndarray, " N"], q: float, shape: tuple[int, ...]
+) -> Float[np.ndarray, "N P"]:
+    """The share of q by which cells at face value may differ from what they showed."""
+    reach = np.where(measured, np.where(left > 0, _FACE / q, 0.0), 1.0)
+    reach = np.repeat(reach[:, None], shape[1], axis=1)
+    reach[measured, 0] = 0.0
+    return reach
 
 
 @functools.cache

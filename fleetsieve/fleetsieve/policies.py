@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.stats import norm
 
 from fleetsieve.belief import Assessment, Belief, Hypothesis
@@ -17,12 +17,15 @@ from fleetsieve.observations import Observations
 
 # Less than this is rounding noise of a gap in [0, 1].
 _NOTHING = 1e-12
+# With more candidates than this only so many get the full score, twice.
+_MANY, _KEPT = 256, 64
 
 
 @dataclass(frozen=True)
 class Situation:
     """What a policy may look at; `free` are the cells it may choose.
 
+    `left` are the runs that cells have left if the assessment is at face value, else None.
     `launch` is what measuring a cell costs on top, in GPU-seconds, since no server of its config
     is up.
     """
@@ -34,6 +37,7 @@ class Situation:
     pending: tuple[int, ...]
     free: Bool[np.ndarray, " N"]
     launch: Float[np.ndarray, " N"]
+    left: Int[np.ndarray, " N"] | None = None
 
     @property
     def cost(self) -> Float[np.ndarray, " N"]:
@@ -62,10 +66,33 @@ def sieve(situation: Situation) -> Choice:
 
     Where neither moves, the most SLO-uncertain cells of the columns that an allocation uses.
     """
-    gap, distance = situation.belief.gains(
-        situation.observed, situation.hypothesis, situation.pending
-    )
+    state = situation.observed, situation.hypothesis, situation.pending, situation.left
+    among = situation.free
+    if np.count_nonzero(among) > _MANY:
+        among = _screened(situation, *situation.belief.own_gains(*state))
+    gap, distance = situation.belief.gains(*state, among)
     return by_gains(situation, gap, distance)
+
+
+def _screened(
+    situation: Situation, distance: Float[np.ndarray, " N"], span: Float[np.ndarray, " N"]
+) -> Bool[np.ndarray, " N"]:
+    """Cells that deserve the full score: those that do most to their own columns.
+
+    Of each workload also those that narrow the capacity of their column most, since a column that
+    others could replace brings nobody closer alone.
+    """
+    workloads = len(situation.belief.problem.workloads)
+    kept = np.zeros(situation.free.size, bool)
+    kept[_largest(np.where(situation.free, distance / situation.cost, -np.inf), _KEPT)] = True
+    narrowed = np.where(situation.free, span / situation.cost, -np.inf).reshape(workloads, -1)
+    for w, score in enumerate(narrowed):
+        kept[w * score.size + _largest(score, _KEPT // workloads)] = True
+    return kept & situation.free
+
+
+def _largest(score: Float[np.ndarray, " n"], count: int) -> Int[np.ndarray, " k"]:
+    return np.argsort(-score, kind="stable")[: max(count, 1)]
 
 
 def by_gains(

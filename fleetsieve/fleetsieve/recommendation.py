@@ -46,13 +46,13 @@ def recommend(
     belief, found = search.belief, search.assessment
     problem = belief.problem
     active = servable(problem, found.kappa_upper)
-    chosen = best_allocation(problem, found.kappa_lower, active)
+    chosen = search.recommended
     kappas = _capacity_draws(search)
     values = [_value(problem, chosen.replicas, kappa, active) for kappa in kappas]
-    sure = found.value_lower
+    sure = search.value[0]
     return Decision(
         objective=problem.objective,
-        gap=found.gap,
+        gap=search.gap,
         tolerance=search.tolerance,
         confidence=belief.confidence,
         certified=search.certified,
@@ -71,7 +71,7 @@ def recommend(
         infeasible=_misses(search, active),
         non_monotone=_non_monotone(search),
         unusable=problem.unusable,
-        notes=tuple(filter(None, (search.hypothesis.warning,))),
+        notes=tuple(filter(None, (search.hypothesis.warning, _at_face(search)))),
     )
 
 
@@ -172,7 +172,7 @@ def _assignments(
 
 def kappa_level(search: Search) -> Int[np.ndarray, "W C"]:
     """The level that each κ^L rests on, a measured one where there is one; 0 where κ^L is 0."""
-    return level_of(search, search.assessment)
+    return level_of(search, search.basis)
 
 
 def level_of(search: Search, found: Assessment) -> Int[np.ndarray, "W C"]:
@@ -282,6 +282,16 @@ def _non_monotone(search: Search) -> list[CellName]:
     holds = observed.measured & ~observed.broken & met.all(axis=1) & before
     shape = problem.exists.shape
     return [_named(problem, *index) for index in np.argwhere(holds.reshape(shape))]
+
+
+def _at_face(search: Search) -> str | None:
+    """What the recommended allocation rests on where noise left no certificate."""
+    if search.basis is search.assessment or search.at_face.gap >= search.gap:
+        return None
+    return (
+        "cells within noise of their SLOs count as they were measured; if they are so, the "
+        f"allocation loses at most {search.at_face.gap:.1%}"
+    )
 
 
 def within_noise(search: Search) -> list[CellName]:

@@ -70,6 +70,7 @@ class Run:
         violations: allocated columns that break an SLO in truth at the load they were given.
         excess: by which share the worst of them is over its SLO; 0 where none is.
         covered: whether all bounds held at the end; None without a model.
+        spent: GPU-seconds until the policy stopped.
     """
 
     order: int
@@ -83,10 +84,11 @@ class Run:
     allocation: list[dict[str, Any]]
     excess: float = 0.0
     covered: bool | None = None
+    spent: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """As in the JSON form of a replay."""
-        return {k: v for k, v in vars(self).items() if k not in ("excess", "covered")}
+        return {k: v for k, v in vars(self).items() if k not in ("excess", "covered", "spent")}
 
 
 @dataclass
@@ -127,6 +129,7 @@ class _Ledger:
             violations=oracle.violations(replicas, level),
             excess=oracle.excess(replicas, level),
             covered=covered,
+            spent=self.spent,
             allocation=named(problem, replicas),
         )
 
@@ -152,7 +155,7 @@ class _Step:
 
     @cached_property
     def replicas(self) -> Int[np.ndarray, "W C"]:
-        return _recommended(self.search, self.search.assessment)
+        return self.search.recommended.replicas
 
     @cached_property
     def choice(self) -> Choice | None:
@@ -163,12 +166,6 @@ class _Step:
         if search.within_noise:
             return None
         return search.weigh(self.policy, search.free)
-
-
-def _recommended(search: Search, found: Assessment) -> Int[np.ndarray, "W C"]:
-    problem = search.belief.problem
-    active = servable(problem, found.kappa_upper)
-    return best_allocation(problem, found.kappa_lower, active).replicas
 
 
 class Replayer:
@@ -201,7 +198,7 @@ class Replayer:
             ledger.recommend(step.replicas)
             search = step.search
             if step.choice is None:
-                return _close(ledger, order, search.certified, search, search.assessment), search
+                return _close(ledger, order, search), search
             pick = best(step.choice, search.free, shuffle)
             ledger.pay(np.unravel_index(pick.index, case.problem.exists.shape))
             step = self._kept(_Step(search.after(case.reveal(pick.index, rng)), step.policy))
@@ -223,8 +220,11 @@ class Replayer:
         found = prune(self._start, found.told)
         for index in found.order:
             ledger.pay(np.unravel_index(index, self._case.problem.exists.shape))
-        ledger.recommend(_recommended(found, found.fresh))
-        return _close(ledger, order, True, found, found.fresh)
+        problem, seen = self._case.problem, found.fresh
+        chosen = best_allocation(problem, seen.kappa_lower, servable(problem, seen.kappa_upper))
+        ledger.recommend(chosen.replicas)
+        levels, covered = level_of(found, seen), _covered(self._case, found, seen)
+        return ledger.close(order, True, chosen.replicas, levels, covered)
 
     def _alone(self, order: int, rng: np.random.Generator) -> Run:
         """`bo` until no workload promises more, decided by what was measured."""
@@ -254,9 +254,10 @@ class Replayer:
         return known
 
 
-def _close(ledger: _Ledger, order: int, certified: bool, search: Search, found: Assessment) -> Run:
-    replicas, covered = _recommended(search, found), _covered(ledger.case, search, found)
-    return ledger.close(order, certified, replicas, level_of(search, found), covered)
+def _close(ledger: _Ledger, order: int, search: Search) -> Run:
+    covered = _covered(ledger.case, search, search.assessment)
+    levels = level_of(search, search.basis)
+    return ledger.close(order, search.certified, search.recommended.replicas, levels, covered)
 
 
 def _without_model(case: Case, policy: str, order: int, rng: np.random.Generator) -> Run:

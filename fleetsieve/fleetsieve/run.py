@@ -162,7 +162,7 @@ class _Run:
         self._last = (proposal.cell, outcome)
 
     def _report(self, pool: Pool[Proposal]) -> None:
-        sieve, assessment = self._sieve, self._sieve.search.assessment
+        sieve = self._sieve
         self._on_progress(
             Progress(
                 measurements=sieve.measurements,
@@ -170,7 +170,7 @@ class _Run:
                 measuring=tuple(proposal.cell for proposal in pool.in_flight),
                 gpu_seconds=sieve.gpu_seconds,
                 limit=self._limit,
-                gap=assessment.gap,
-                value=(assessment.value_lower, assessment.value_upper),
+                gap=sieve.gap,
+                value=sieve.value,
             )
         )

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
+from fleetsieve.allocation import Allocation, value_of
 from fleetsieve.belief import Assessment, Belief, Hypothesis
 from fleetsieve.choice import best_allocation, servable, used
 from fleetsieve.observations import Observations
@@ -112,10 +113,56 @@ class Search:
     @cached_property
     def within_noise(self) -> bool:
         """Whether the gap stays open, however often cells that are at their SLO are measured."""
-        if not self.observed.noisy or self._passes(*self._now):
+        if not self.observed.noisy or self.focus is not self.assessment or self.certified:
             return False
         args = (self.hypothesis, self.assessment, self.free, self.most_runs)
         return self.belief.least_gap(self.observed, *args) > self.tolerance
+
+    @cached_property
+    def at_face(self) -> Assessment:
+        """Bounds that take noisy cells at face value; see `Belief.assess`."""
+        if not self.observed.noise.any():
+            return self.assessment
+        return self.belief.assess(self.observed, self.hypothesis, self._left)
+
+    @cached_property
+    def basis(self) -> Assessment:
+        """The bounds that the recommended allocation rests on: at face value if not certified."""
+        return self.assessment if self.certified else self.at_face
+
+    @cached_property
+    def recommended(self) -> Allocation:
+        """The best allocation by the conservative capacities of `basis`."""
+        problem, found = self.belief.problem, self.basis
+        return best_allocation(problem, found.kappa_lower, servable(problem, found.kappa_upper))
+
+    @cached_property
+    def value(self) -> tuple[float, float]:
+        """V of the recommended allocation at least, and of any allocation at most."""
+        problem, found = self.belief.problem, self.assessment
+        if self.basis is found:
+            return found.value_lower, found.value_upper
+        sure = value_of(
+            self.recommended.replicas,
+            found.kappa_lower,
+            demand=problem.demand,
+            weight=problem.weight,
+            objective=problem.objective,
+            active=servable(problem, found.kappa_upper),
+        )
+        return sure, found.value_upper
+
+    @property
+    def gap(self) -> float:
+        """Γ: no allocation is better than the recommended one by more, if the bounds hold."""
+        return max(self.value[1] - self.value[0], 0.0)
+
+    @cached_property
+    def focus(self) -> Assessment:
+        """The bounds that the next cell is to tighten: those at face value first."""
+        if not self.observed.noisy or self.at_face.gap <= self.tolerance:
+            return self.assessment
+        return self.at_face if self._free(self.at_face).any() else self.assessment
 
     @cached_property
     def free(self) -> Bool[np.ndarray, " N"]:
@@ -123,23 +170,33 @@ class Search:
 
         Those not measured yet, and noisy ones with runs left in columns that an allocation uses.
         """
+        return self._free(self.focus)
+
+    @cached_property
+    def _left(self) -> Int[np.ndarray, " N"]:
+        """Runs that each cell has left."""
+        problem = self.belief.problem
+        return self.most_runs - np.bincount(self.told.cell, minlength=problem.exists.size)
+
+    def _free(self, found: Assessment) -> Bool[np.ndarray, " N"]:
         problem, observed = self.belief.problem, self.observed
         broken = self.belief.breaks(observed)
         if observed.noisy:
-            found = self.assessment
             over = found.mean[:, 1:] > found.width[:, 1:]
             broken = broken | (observed.measured & (over & self.belief.limited).any(axis=1))
         beyond = np.maximum.accumulate(broken.reshape(problem.exists.shape), axis=2).ravel()
         unknown = ~(observed.measured | observed.broken)
-        return self.belief.exists & ~beyond & (unknown | self._repeatable)
+        return self.belief.exists & ~beyond & (unknown | self._repeatable(found))
 
-    @cached_property
-    def _repeatable(self) -> Bool[np.ndarray, " N"]:
+    def _repeatable(self, found: Assessment) -> Bool[np.ndarray, " N"]:
         observed = self.observed
         if not observed.noisy:
             return np.zeros_like(observed.measured)
-        again = np.bincount(self.told.cell, minlength=observed.measured.size) < self.most_runs
-        problem, found = self.belief.problem, self.assessment
+        again = self._left > 0
+        if found is not self.assessment:
+            open_ = np.abs(found.mean[:, 1:]) <= found.width[:, 1:]
+            again &= (open_ & self.belief.limited).any(axis=1)
+        problem = self.belief.problem
         columns = used(problem, found.kappa_lower, found.kappa_upper)
         here = np.repeat(columns.ravel(), problem.exists.shape[2])
         return observed.measured & again & here & ~observed.exact.all(axis=1)
@@ -180,10 +237,11 @@ class Search:
             self.belief,
             self.observed,
             self.hypothesis,
-            self.assessment,
+            self.focus,
             pending,
             free,
             np.zeros(free.size) if launch is None else launch,
+            None if self.focus is self.assessment else self._left,
         )
         return policy(situation)
 

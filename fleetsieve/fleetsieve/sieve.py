@@ -115,12 +115,12 @@ class Sieve:
     @property
     def value(self) -> tuple[float, float]:
         """V of the recommended allocation at least, and of any allocation at most."""
-        return self.search.assessment.value_lower, self.search.assessment.value_upper
+        return self.search.value
 
     @property
     def gap(self) -> float:
         """Γ: no allocation can be better than the recommended one by more, if the bounds hold."""
-        return self.search.assessment.gap
+        return self.search.gap
 
     @property
     def done(self) -> bool:

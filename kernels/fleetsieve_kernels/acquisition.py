@@ -6,10 +6,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from fleetsieve_kernels.allocation import fulfillment_table, value_of_table
+from fleetsieve_kernels.allocation import (
+    block_values,
+    fewest_gpus,
+    fulfillment_table,
+    max_min,
+    value_of_table,
+)
 from fleetsieve_kernels.bounds import (
     Doubt,
     Known,
@@ -21,10 +26,10 @@ from fleetsieve_kernels.bounds import (
 )
 from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.hyper import Hyper, constrain
-from fleetsieve_kernels.posterior import Posterior, Rows, Table, marginals, observe, update
+from fleetsieve_kernels.posterior import Rows, Table, marginals, observe
 
-# Candidates evaluated together: bounds the memory at this many times K·N·P numbers.
-_BLOCK = 32
+# So many numbers K·N·P of fantasies are worked on at once.
+_NUMBERS = 2**21
 # The distance is measured a little below V^U: at V^U itself the least drop of a κ^U costs a GPU.
 SHY = 0.98
 
@@ -66,11 +71,18 @@ class View(NamedTuple):
         return self.value_upper - self.value_lower
 
 
-class Gains(NamedTuple):
-    """Expected reductions by measuring a cell; 0 where nothing is learned."""
+class Candidates(NamedTuple):
+    """Cells that may be measured next, and their covariance with all cells."""
 
-    gap: Float[Array, " N"]
-    distance: Float[Array, " N"]
+    cell: Int[Array, " B"]
+    cross: Float[Array, "B N P P"]
+
+
+class Gains(NamedTuple):
+    """Expected reductions by measuring each candidate."""
+
+    gap: Float[Array, " B"]
+    distance: Float[Array, " B"]
 
 
 @partial(jax.jit, static_argnames="fleet")
@@ -95,7 +107,7 @@ def view(
     intervals = capacity_intervals(
         bound(mean, width, known), known, levels, slack, fleet.shape, fleet.measured_only
     )
-    lower, upper, _ = values_of(intervals, needs, fleet)
+    lower, upper = values_of(intervals, needs, fleet)
     return View(mean, sd, width, *intervals, lower, upper)
 
 
@@ -114,7 +126,7 @@ def gap_at(
     """The gap Γ if the outputs were known to be within mean ± width."""
     bounds, slack = bound(mean, width, known), white_slack(constrain(theta), q, cells)
     intervals = capacity_intervals(bounds, known, levels, slack, fleet.shape, fleet.measured_only)
-    lower, upper, _ = values_of(intervals, needs, fleet)
+    lower, upper = values_of(intervals, needs, fleet)
     return upper - lower
 
 
@@ -123,7 +135,8 @@ def expected_gains(
     theta: Hyper,
     inflation: Float[Array, "N P"],
     q: Float[Array, ""],
-    posterior: Posterior,
+    posterior: tuple[Float[Array, "N P"], Float[Array, "N P"]],
+    candidates: Candidates,
     noise: Float[Array, "N P"],
     nodes: Float[Array, "K P"],
     cells: Cells,
@@ -133,109 +146,100 @@ def expected_gains(
     fleet: Fleet,
     doubt: tuple[Doubt, Doubt] | None = None,
 ) -> Gains:
-    """Expected reduction of the gap Γ and of the distance by each cell, over K fantasies each.
+    """Expected reduction of the gap Γ and of the distance by each candidate, over K fantasies.
 
-    `noise` is the variance of one more run of each cell, 0 where that is exact; `doubt` that of
-    the cells as they are, and after one more run.
+    `posterior` is mean and variance, `noise` the variance of one more run of each cell, 0 where
+    that is exact; `doubt` that of the cells as they are, and after one more run.
 
     The distance is sum_w [h_w(t; κ^L) - h_w(t; κ^U)] / G with h the fewest GPUs that give workload
     w the fulfillment t, t being 98 % of today's V^U. It moves with every workload, where Γ, a
     minimum over workloads, often moves with none.
     """
     slack = white_slack(constrain(theta), q, cells)
+    centre, spread = posterior
 
-    def state(
-        mean: Array, sd: Array, known: Known, doubt: Doubt | None
-    ) -> tuple[Array, Array, tuple]:
-        bounds = bound(mean, halfwidth(q, sd, doubt), known)
-        intervals = capacity_intervals(
-            bounds, known, levels, slack, fleet.shape, fleet.measured_only
-        )
-        lower, upper, tables = values_of(intervals, needs, fleet)
-        return lower, upper, tables
+    def state(mean: Array, width: Array, known: Known) -> tuple[Array, Array]:
+        bounds = bound(mean, width, known)
+        return capacity_intervals(bounds, known, levels, slack, fleet.shape, fleet.measured_only)
 
-    mean = jnp.where(known.exact, known.value, posterior.mean)
-    sd = jnp.where(known.exact, 0, jnp.sqrt(posterior.variance) * inflation)
-    lower, target, tables = state(mean, sd, known, doubt and doubt[0])
-    gap, target = target - lower, SHY * target
-    distance = distance_of(tables, target, needs, fleet.gpus)
+    mean = jnp.where(known.exact, known.value, centre)
+    sd = jnp.where(known.exact, 0, jnp.sqrt(spread) * inflation)
+    intervals = state(mean, halfwidth(q, sd, doubt and doubt[0]), known)
+    lower, upper = values_of(intervals, needs, fleet)
+    gap, target = upper - lower, SHY * upper
+    distance = distance_of(intervals, target, needs, fleet)
 
-    def candidate(index: Array) -> tuple[Array, Array]:
-        gain, variance = observe(posterior, index, noise[index])
+    def candidate(one: Candidates) -> tuple[Array, Array]:
+        index, cross = one
+        gain, variance = observe(spread, cross, index, noise[index])
         here = jnp.arange(known.measured.shape[0]) == index
         exact = known.exact | (here[:, None] & (noise[index] == 0))
-        after = _one_more_run(doubt, here)
+        sd = jnp.where(exact, 0, jnp.sqrt(variance) * inflation)
+        width = halfwidth(q, sd, one_more_run(doubt, here))
 
         def fantasy(node: Array) -> tuple[Array, Array]:
-            drawn = jnp.where(known.exact, known.value, posterior.mean + gain @ node)
+            drawn = jnp.where(known.exact, known.value, centre + gain @ node)
             then = Known(drawn, exact, known.measured | here, known.broken)
-            width = jnp.where(exact, 0, jnp.sqrt(variance) * inflation)
-            lower, upper, tables = state(drawn, width, then, after)
-            return upper - lower, distance_of(tables, target, needs, fleet.gpus)
+            intervals = state(drawn, width, then)
+            lower, upper = values_of(intervals, needs, fleet)
+            return upper - lower, distance_of(intervals, target, needs, fleet)
 
         gaps, distances = jax.vmap(fantasy)(nodes)
         return gap - jnp.mean(gaps), distance - jnp.mean(distances)
 
-    free = levels.exists & ~known.broken & ~jnp.all(known.exact, axis=-1)
-    return Gains(*over_free(candidate, free, gap.dtype))
+    return Gains(*in_blocks(candidate, candidates, nodes.shape[0] * centre.size))
 
 
-@jax.jit
-def assume(posterior: Posterior, index: Int[Array, ""], noise: Float[Array, " P"]) -> Posterior:
-    """The posterior once a pending cell returns, its mean unchanged: only where it lies is used."""
-    return update(posterior, index, posterior.mean[index], noise)
-
-
-def _one_more_run(doubt: tuple[Doubt, Doubt] | None, here: Bool[Array, " N"]) -> Doubt | None:
+def one_more_run(doubt: tuple[Doubt, Doubt] | None, here: Bool[Array, " N"]) -> Doubt | None:
     """The doubt once the cell `here` was measured again."""
     if doubt is None:
         return None
     return jax.tree.map(lambda now, later: jnp.where(here[:, None], later, now), *doubt)
 
 
-def over_free(
-    candidate: Callable[[Array], tuple[Array, Array]], free: Bool[Array, " N"], dtype: DTypeLike
-) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """Both gains of every free cell, 0 of the others: block by block, free ones alone."""
-    cells = free.shape[0]
-    block = min(_BLOCK, cells)
-    order = jnp.pad(jnp.argsort(~free), (0, -cells % block), constant_values=cells)
-
-    def next_block(step: Array, gains: tuple[Array, Array]) -> tuple[Array, Array]:
-        index = jax.lax.dynamic_slice_in_dim(order, step * block, block)
-        found = jax.vmap(candidate)(jnp.minimum(index, cells - 1))
-        filled = [
-            gain.at[index].set(new, mode="drop") for gain, new in zip(gains, found, strict=True)
-        ]
-        return filled[0], filled[1]
-
-    none = jnp.zeros(cells, dtype)
-    gains = jax.lax.fori_loop(0, -(-jnp.sum(free) // block), next_block, (none, none))
-    return jnp.where(free, gains[0], 0), jnp.where(free, gains[1], 0)
+def in_blocks(
+    candidate: Callable[[Candidates], tuple[Array, Array]], candidates: Candidates, size: int
+) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """Both gains of every candidate, as many at once as memory allows, `size` numbers for each."""
+    together = max(1, min(len(candidates.cell), _NUMBERS // size))
+    return jax.lax.map(candidate, candidates, batch_size=together)
 
 
-def values_of(
-    intervals: tuple[Array, Array], needs: Needs, fleet: Fleet
-) -> tuple[Array, Array, tuple[Array, Array, Array]]:
-    """V^L and V^U over the same F, with both fulfillment tables and F."""
-    active = (jnp.max(intervals[1], axis=-1) > 0) & (needs.demand > 0)
+def values_of(intervals: tuple[Array, Array], needs: Needs, fleet: Fleet) -> tuple[Array, Array]:
+    """V^L and V^U over the same F."""
+    active = _active(intervals[1], needs)
+    lower, upper = (_value(kappa, active, needs, fleet) for kappa in intervals)
+    return lower, upper
+
+
+def distance_of(intervals: tuple[Array, Array], target: Array, needs: Needs, fleet: Fleet) -> Array:
+    """The distance of `expected_gains`."""
+    lower, upper = (_fewest(kappa, target, needs, fleet) for kappa in intervals)
+    return jnp.sum(jnp.where(_active(intervals[1], needs), lower - upper, 0)) / fleet.gpus
+
+
+def _active(kappa_upper: Float[Array, "W C"], needs: Needs) -> Bool[Array, " W"]:
+    """F."""
+    return (jnp.max(kappa_upper, axis=-1) > 0) & (needs.demand > 0)
+
+
+def _value(kappa: Array, active: Array, needs: Needs, fleet: Fleet) -> Array:
+    if fleet.objective == "max-min" and not fleet.limited:
+        return max_min(kappa, active, needs.demand, fleet.sizes, fleet.gpus)
+    table = _table(kappa, needs, fleet)
+    return value_of_table(fleet.objective, table, active, needs.demand, needs.weight)
+
+
+def _fewest(kappa: Array, target: Array, needs: Needs, fleet: Fleet) -> Float[Array, " W"]:
+    """Fewest GPUs that give each workload the fulfillment `target`, all of them if none do."""
+    if fleet.limited:
+        short = jnp.sum(_table(kappa, needs, fleet) < target, axis=-1, dtype=jnp.int32)
+        return jnp.minimum(short, fleet.gpus).astype(kappa.dtype)
+    blocks = block_values(kappa, fleet.sizes)
+    fewest = fewest_gpus(blocks, target * needs.demand, fleet.sizes, fleet.gpus)
+    return jnp.minimum(fewest, fleet.gpus)
+
+
+def _table(kappa: Array, needs: Needs, fleet: Fleet) -> Array:
     limits = (needs.min_replicas, needs.max_replicas) if fleet.limited else None
-    tables = [
-        fulfillment_table(kappa, needs.demand, fleet.sizes, fleet.gpus, limits)
-        for kappa in intervals
-    ]
-    values = [
-        value_of_table(fleet.objective, table, active, needs.demand, needs.weight)
-        for table in tables
-    ]
-    return values[0], values[1], (tables[0], tables[1], active)
-
-
-def distance_of(
-    tables: tuple[Array, Array, Bool[Array, " W"]], target: Array, needs: Needs, gpus: int
-) -> Array:
-    """The distance of `expected_gains`, from the tables of `values_of`."""
-    lower, upper, active = tables
-    fewest = [jnp.sum(table < target, axis=-1, dtype=jnp.int32) for table in (lower, upper)]
-    apart = jnp.where(active, jnp.minimum(fewest[0], gpus) - jnp.minimum(fewest[1], gpus), 0)
-    return jnp.sum(apart).astype(target.dtype) / gpus
+    return fulfillment_table(kappa, needs.demand, fleet.sizes, fleet.gpus, limits)

@@ -40,6 +40,7 @@ class Doubt(NamedTuple):
 
     noise: Float[Array, "N P"]  # variance of what was measured, inf where nothing was
     excess: Float[Array, "N P"]  # squared ratio of the tails' quantiles, less 1
+    reach: Float[Array, "N P"]  # share of q that bounds extend to, 1 unless less is asked
 
 
 class Bounds(NamedTuple):
@@ -86,7 +87,7 @@ def halfwidth(
     if doubt is None:
         return q * sd
     own = jnp.minimum(sd**2 / doubt.noise, 1)
-    return q * sd * jnp.sqrt(1 + doubt.excess * own)
+    return q * sd * doubt.reach * jnp.sqrt(1 + doubt.excess * own)
 
 
 def bound(

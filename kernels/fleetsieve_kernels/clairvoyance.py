@@ -9,11 +9,12 @@ from jaxtyping import Array, Bool, Float
 
 from fleetsieve_kernels.acquisition import (
     SHY,
+    Candidates,
     Fleet,
     Gains,
     Needs,
     distance_of,
-    over_free,
+    in_blocks,
     values_of,
 )
 from fleetsieve_kernels.bounds import (
@@ -27,7 +28,7 @@ from fleetsieve_kernels.bounds import (
 )
 from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.hyper import Hyper, constrain
-from fleetsieve_kernels.posterior import Posterior, reveal
+from fleetsieve_kernels.posterior import reveal
 
 # Variance of an output that tells the model nothing: its weight is 1e-12 of that of an exact one.
 _UNSEEN = 1e12
@@ -48,7 +49,8 @@ def true_gains(
     theta: Hyper,
     inflation: Float[Array, "N P"],
     q: Float[Array, ""],
-    posterior: Posterior,
+    posterior: tuple[Float[Array, "N P"], Float[Array, "N P"]],
+    candidates: Candidates,
     outcomes: Outcomes,
     cells: Cells,
     known: Known,
@@ -57,38 +59,39 @@ def true_gains(
     fleet: Fleet,
     doubt: Doubt | None = None,
 ) -> Gains:
-    """Reduction of the gap Γ and of the distance by each cell's true outcome, theta as it is.
+    """Reduction of the gap Γ and of the distance by each candidate's true outcome, theta as it is.
 
     As `expected_gains` with the truth for its only fantasy. A cell that fails, or cannot keep up,
     tells the model nothing and cuts its column off; gains may be negative.
     """
     hyper = constrain(theta)
 
-    def state(mean: Array, variance: Array, known: Known, q: Array) -> tuple[Array, Array, tuple]:
+    def state(mean: Array, variance: Array, known: Known, q: Array) -> tuple[Array, Array]:
         centre = jnp.where(known.exact, known.value, mean)
         sd = jnp.where(known.exact, 0, jnp.sqrt(variance) * inflation)
         width = halfwidth(q, sd, doubt)
         slack, shape = white_slack(hyper, q, cells), fleet.shape
-        intervals = capacity_intervals(
-            bound(centre, width, known), known, levels, slack, shape, fleet.measured_only
-        )
-        return values_of(intervals, needs, fleet)
+        bounds = bound(centre, width, known)
+        return capacity_intervals(bounds, known, levels, slack, shape, fleet.measured_only)
 
-    lower, upper, tables = state(posterior.mean, posterior.variance, known, q)
+    intervals = state(*posterior, known, q)
+    lower, upper = values_of(intervals, needs, fleet)
     gap, target = upper - lower, SHY * upper
-    distance = distance_of(tables, target, needs, fleet.gpus)
+    distance = distance_of(intervals, target, needs, fleet)
     noise = jnp.where(outcomes.modelled, outcomes.noise, _UNSEEN)
 
-    def candidate(index: Array) -> tuple[Array, Array]:
-        mean, variance = reveal(posterior, index, outcomes.value[index], noise[index])
+    def candidate(one: Candidates) -> tuple[Array, Array]:
+        index, cross = one
+        value = outcomes.value[index]
+        mean, variance = reveal(*posterior, cross, index, value, noise[index])
         here = jnp.arange(known.measured.shape[0]) == index
         told = [
             jnp.where(here if new.ndim == 1 else here[:, None], new, old)
             for new, old in zip(outcomes.known, known, strict=True)
         ]
-        lower, upper, tables = state(mean, variance, Known(*told), outcomes.q[index])
-        left = distance_of(tables, target, needs, fleet.gpus)
+        intervals = state(mean, variance, Known(*told), outcomes.q[index])
+        lower, upper = values_of(intervals, needs, fleet)
+        left = distance_of(intervals, target, needs, fleet)
         return gap - (upper - lower), distance - left
 
-    free = levels.exists & ~known.broken & ~jnp.all(known.exact, axis=-1)
-    return Gains(*over_free(candidate, free, gap.dtype))
+    return Gains(*in_blocks(candidate, candidates, inflation.size))

@@ -1,5 +1,6 @@
-"""Posterior of all outputs over all cells, and its closed-form update by a further cell."""
+"""Posterior of all outputs over all cells, and what observing a further cell does to it."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -49,17 +50,18 @@ class Rows(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    """Joint Gaussian over the outputs of N cells."""
+    """Joint Gaussian over the outputs of N cells.
+
+    Covariances are worked out where they are needed, from what the observations explain: one of
+    the two roots, the other is None.
+    """
 
     mean: Float[Array, "N P"]
-    covariance: Float[Array, "N P N P"]
-
-    @property
-    def variance(self) -> Float[Array, "N P"]:
-        """Marginal variances, never negative."""
-        cells, outputs = self.mean.shape
-        flat = jnp.reshape(self.covariance, (cells * outputs, cells * outputs))
-        return jnp.reshape(jnp.maximum(jnp.diagonal(flat), 0), (cells, outputs))
+    variance: Float[Array, "N P"]  # marginal, never negative
+    hyper: Hyper
+    cells: Cells
+    latent_root: Float[Array, "R n N"] | None  # of complete observations: k - root' root
+    output_root: Float[Array, "m N P"] | None  # of single ones: likewise, over all outputs
 
 
 def latents_of(hyper: Hyper, table: Table) -> Float[Array, "R n"]:
@@ -125,63 +127,90 @@ def condition(hyper: Hyper, data: Table | Rows, cells: Cells) -> Posterior:
 def marginals(
     hyper: Hyper, data: Table | Rows, cells: Cells
 ) -> tuple[Float[Array, "N P"], Float[Array, "N P"]]:
-    """Mean and variance of `condition` alone, without the joint covariance."""
-    loading = mixing_matrix(hyper)
-    if isinstance(data, Table):
-        mean, root = _latent_solve(hyper, data, cells)
-        spread = variances(hyper, cells) - jnp.sum(root**2, axis=1)
-        return _around(cells, (loading @ mean).T), jnp.maximum((loading**2 @ spread).T, 0)
-    cross, factor = _row_cross(hyper, data, cells), jnp.linalg.cholesky(gram_of_rows(hyper, data))
-    root = forward(factor, cross)
-    white = forward(factor, surprise_of_rows(hyper, data))
-    prior = (loading**2 @ variances(hyper, cells)).T
-    spread = prior - jnp.reshape(jnp.sum(root**2, axis=0), prior.shape)
-    return _around(cells, jnp.reshape(root.T @ white, prior.shape)), jnp.maximum(spread, 0)
+    """Mean and variance of `condition` alone."""
+    found = condition(hyper, data, cells)
+    return found.mean, found.variance
+
+
+@jax.jit
+def within(posterior: Posterior, at: Int[Array, "S L"]) -> Float[Array, "S L P L P"]:
+    """Covariances of all outputs within each of S groups of cells."""
+    return jax.vmap(partial(_among, posterior))(at)
+
+
+def _among(posterior: Posterior, at: Int[Array, " L"]) -> Float[Array, "L P L P"]:
+    hyper = posterior.hyper
+    cells = jax.tree.map(lambda part: part[at], posterior.cells)
+    prior, loading = covariances(hyper, cells, cells), mixing_matrix(hyper)
+    if posterior.latent_root is not None:
+        root = posterior.latent_root[:, :, at]
+        prior = prior - jnp.einsum("rna,rnb->rab", root, root)
+    mixed = jnp.einsum("pr,qr,rab->apbq", loading, loading, prior)
+    if posterior.output_root is not None:
+        root = posterior.output_root[:, at]
+        mixed = mixed - jnp.einsum("map,mbq->apbq", root, root)
+    return mixed
+
+
+@jax.jit
+def joint(posterior: Posterior) -> Float[Array, "N P N P"]:
+    """All covariances at once, for few cells."""
+    return jnp.moveaxis(crossings(posterior, jnp.arange(posterior.mean.shape[0])), 0, 2)
+
+
+def covariance_with(posterior: Posterior, index: Int[Array, ""]) -> Float[Array, "N P P"]:
+    """Of every output of every cell with every output of the cell `index`."""
+    hyper, cells = posterior.hyper, posterior.cells
+    here = jax.tree.map(lambda part: part[index][None], cells)
+    prior, loading = covariances(hyper, cells, here)[..., 0], mixing_matrix(hyper)
+    if posterior.latent_root is not None:
+        root = posterior.latent_root
+        prior = prior - jnp.einsum("rn,rna->ra", root[:, :, index], root)
+    mixed = jnp.einsum("pr,qr,ra->apq", loading, loading, prior)
+    if posterior.output_root is not None:
+        root = posterior.output_root
+        mixed = mixed - jnp.einsum("mq,map->apq", root[:, index], root)
+    return mixed
+
+
+@jax.jit
+def crossings(posterior: Posterior, index: Int[Array, " B"]) -> Float[Array, "B N P P"]:
+    """`covariance_with` for several cells."""
+    return jax.vmap(partial(covariance_with, posterior))(index)
 
 
 def observe(
-    posterior: Posterior, index: Int[Array, ""], noise: Float[Array, " P"]
+    variance: Float[Array, "N P"],
+    cross: Float[Array, "N P P"],
+    index: Int[Array, ""],
+    noise: Float[Array, " P"],
 ) -> tuple[Float[Array, "N P P"], Float[Array, "N P"]]:
     """What observing all outputs of one more cell does, before their values are known.
 
-    Returns `(gain, variance)`: with z standard normal in P dimensions, the predictive draw
-    z shifts the mean by `gain @ z` (the gain is C L⁻ᵀ, L L' the predictive covariance of the cell
-    with its noise) and leaves `variance`, whatever the values are.
+    `cross` is the covariance with that cell. Returns `(gain, variance)`: with z standard normal in
+    P dimensions, the predictive draw z shifts the mean by `gain @ z` (the gain is C L⁻ᵀ, L L' the
+    predictive covariance of the cell with its noise) and leaves `variance`, whatever the values.
     """
-    gain, _ = _gain(posterior, index, noise)
-    return gain, jnp.maximum(posterior.variance - jnp.sum(gain**2, axis=-1), 0)
+    gain, _ = _gain(cross, index, noise)
+    return gain, jnp.maximum(variance - jnp.sum(gain**2, axis=-1), 0)
 
 
 def reveal(
-    posterior: Posterior,
+    mean: Float[Array, "N P"],
+    variance: Float[Array, "N P"],
+    cross: Float[Array, "N P P"],
     index: Int[Array, ""],
     values: Float[Array, " P"],
     noise: Float[Array, " P"],
 ) -> tuple[Float[Array, "N P"], Float[Array, "N P"]]:
-    """Mean and marginal variance of `update`, without the joint covariance."""
-    gain, factor = _gain(posterior, index, noise)
-    white = small_forward(factor, values - posterior.mean[index])
-    left = jnp.maximum(posterior.variance - jnp.sum(gain**2, axis=-1), 0)
-    return posterior.mean + gain @ white, left
+    """Mean and marginal variance once all outputs of cell `index` were observed."""
+    gain, factor = _gain(cross, index, noise)
+    white = small_forward(factor, values - mean[index])
+    return mean + gain @ white, jnp.maximum(variance - jnp.sum(gain**2, axis=-1), 0)
 
 
-@jax.jit
-def update(
-    posterior: Posterior,
-    index: Int[Array, ""],
-    values: Float[Array, " P"],
-    noise: Float[Array, " P"],
-) -> Posterior:
-    """The posterior after all outputs of cell `index` were observed: low rank, closed form."""
-    gain, factor = _gain(posterior, index, noise)
-    white = small_forward(factor, values - posterior.mean[index])
-    shrink = jnp.einsum("ipk,jqk->ipjq", gain, gain)
-    return Posterior(posterior.mean + gain @ white, posterior.covariance - shrink)
-
-
-def _gain(posterior: Posterior, index: Array, noise: Array) -> tuple[Array, Array]:
+def _gain(cross: Array, index: Array, noise: Array) -> tuple[Array, Array]:
     """C L⁻ᵀ and L, L L' the predictive covariance of a cell's outputs."""
-    cross = posterior.covariance[:, :, index, :]
     own = cross[index] + jnp.diag(noise)
     # An unknown cell keeps at least its own jitter; less is rounding, at a cell that is known.
     factor = small_cholesky(own, jitter(own.dtype))
@@ -191,10 +220,10 @@ def _gain(posterior: Posterior, index: Array, noise: Array) -> tuple[Array, Arra
 
 def _condition_table(hyper: Hyper, table: Table, cells: Cells) -> Posterior:
     mean, root = _latent_solve(hyper, table, cells)
-    latent = covariances(hyper, cells, cells) - jnp.einsum("rna,rnb->rab", root, root)
     loading = mixing_matrix(hyper)
-    joint = jnp.einsum("pr,qr,rab->apbq", loading, loading, latent)
-    return Posterior(_around(cells, (loading @ mean).T), joint)
+    spread = variances(hyper, cells) - jnp.sum(root**2, axis=1)
+    variance = jnp.maximum((loading**2 @ spread).T, 0)
+    return Posterior(_around(cells, (loading @ mean).T), variance, hyper, cells, root, None)
 
 
 def _latent_solve(
@@ -215,13 +244,10 @@ def _condition_rows(hyper: Hyper, rows: Rows, cells: Cells) -> Posterior:
     factor = jnp.linalg.cholesky(gram_of_rows(hyper, rows))
     root = forward(factor, _row_cross(hyper, rows, cells))
     white = forward(factor, surprise_of_rows(hyper, rows))
-    loading = mixing_matrix(hyper)
-    prior = jnp.einsum("pr,qr,rab->apbq", loading, loading, covariances(hyper, cells, cells))
-    shape = prior.shape[:2]
-    return Posterior(
-        _around(cells, jnp.reshape(root.T @ white, shape)),
-        prior - jnp.reshape(root.T @ root, prior.shape),
-    )
+    prior = (mixing_matrix(hyper) ** 2 @ variances(hyper, cells)).T
+    variance = jnp.maximum(prior - jnp.reshape(jnp.sum(root**2, axis=0), prior.shape), 0)
+    mean = _around(cells, jnp.reshape(root.T @ white, prior.shape))
+    return Posterior(mean, variance, hyper, cells, None, jnp.reshape(root, (-1, *prior.shape)))
 
 
 def _around(cells: Cells, deviation: Float[Array, "N P"]) -> Float[Array, "N P"]:

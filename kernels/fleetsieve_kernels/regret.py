@@ -11,7 +11,7 @@ from fleetsieve_kernels.allocation import fulfillment_table, value_of_table
 from fleetsieve_kernels.bounds import Known, Levels, drawn_capacities, white_slack
 from fleetsieve_kernels.covariance import Cells, jitter
 from fleetsieve_kernels.hyper import Hyper, constrain
-from fleetsieve_kernels.posterior import Rows, Table, condition
+from fleetsieve_kernels.posterior import Rows, Table, condition, joint
 
 
 @partial(jax.jit, static_argnames="fleet")
@@ -34,7 +34,7 @@ def regrets(
     """
     hyper = constrain(theta)
     posterior = condition(hyper, data, cells)
-    flat = jnp.reshape(posterior.covariance, (posterior.mean.size, -1))
+    flat = jnp.reshape(joint(posterior), (posterior.mean.size, -1))
     root = jnp.linalg.cholesky(flat + jitter(flat.dtype) * jnp.eye(len(flat), dtype=flat.dtype))
     values = posterior.mean + jnp.reshape(nodes @ root.T, (-1, *posterior.mean.shape))
     values = jnp.where(known.exact, known.value, values)

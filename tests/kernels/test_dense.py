@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fleetsieve_kernels.acquisition import Fleet, Needs, assume, expected_gains, view
+from fleetsieve_kernels.acquisition import Fleet, Needs, expected_gains, view
 from fleetsieve_kernels.bounds import Known, Levels
 from fleetsieve_kernels.dense import forward, over, small_cholesky, small_forward
 from fleetsieve_kernels.fit import fit, inflation, laplace_draws
 from fleetsieve_kernels.hyper import constrain
 from fleetsieve_kernels.nuts import sample
-from fleetsieve_kernels.posterior import Posterior, condition, marginals, update
+from fleetsieve_kernels.posterior import condition, joint, marginals, reveal
 from fleetsieve_kernels.regret import regrets
 
 SHAPE, LATENTS = (2, 2, 3), 2
@@ -90,10 +90,6 @@ def programs(reference):
     table = reference.as_table(cells, np.arange(3), np.ones((3, LATENTS)), 8)
     cell, output = np.arange(5), np.arange(5) % 2
     rows = reference.as_rows(cells, cell, output, np.ones(5), np.full(5, 0.1), 8)
-    posterior = Posterior(
-        np.zeros((count, LATENTS)),
-        np.eye(count * LATENTS).reshape(2 * (count, LATENTS)),
-    )
     flags = np.zeros(count, bool)
     known = Known(np.zeros((count, 2)), np.zeros((count, 2), bool), flags, flags)
     levels = Levels(~flags, np.ones((count, 1), bool), np.ones(count))
@@ -103,7 +99,7 @@ def programs(reference):
     hyper = {name: np.asarray(leaf) for name, leaf in constrain(theta).items()}
     starts = {name: np.stack([leaf, leaf, leaf]) for name, leaf in theta.items()}
     nodes = np.ones((4, sum(leaf.size for leaf in theta.values())))
-    cell_noise = np.zeros(LATENTS)
+    posteriors = [condition(hyper, data, cells) for data in (table, rows)]
 
     def both(function, *before_and_after):
         before, after = before_and_after
@@ -128,14 +124,18 @@ def programs(reference):
         "condition": both(condition, (hyper,), (cells,)),
         "marginals": both(marginals, (hyper,), (cells,)),
         "view": both(view, (theta, wide, q), (cells, known, levels, needs, fleet)),
-        "update": [lower(update, posterior, 1, np.ones(LATENTS), cell_noise)],
-        "assume": [lower(assume, posterior, np.asarray(1), cell_noise)],
+        "joint": [lower(joint, posterior) for posterior in posteriors],
+        "reveal": [
+            lower(jax.jit(reveal), posterior, 1, np.ones(LATENTS), np.zeros(LATENTS))
+            for posterior in posteriors
+        ],
         "expected_gains": [
             lower(
                 expected_gains,
                 *(theta, wide, q, posterior, 0 * wide, np.ones((4, LATENTS))),
                 *(cells, known, levels, needs, fleet),
             )
+            for posterior in posteriors
         ],
     }
 
@@ -151,5 +151,5 @@ def test_functions_that_factorise_large_matrices_are_seen_by_the_guard(programs)
     for name in (*large, "regrets"):
         for program in programs[name]:
             assert lapack_calls(program), name
-    for name in ("update", "assume", "expected_gains"):
+    for name in ("joint", "reveal", "expected_gains"):
         assert not any(lapack_calls(program) for program in programs[name]), name
