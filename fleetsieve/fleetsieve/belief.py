@@ -13,9 +13,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float, Int
-from scipy.stats import norm, qmc
+from scipy.special import ndtri
 
 from fleetsieve.guess import guess_of
 from fleetsieve.hyperposterior import centre, chains, thinned, warning_of
@@ -154,7 +153,7 @@ class Belief:
                 found = chains(theta, data)
                 theta, draws, warning = centre(found), thinned(found), warning_of(found)
             else:
-                size = ravel_pytree(theta)[0].size
+                size = sum(leaf.size for leaf in theta.values())
                 draws = laplace_draws(theta, data, _normal_draws(_DRAWS, size))
             wide = inflation(theta, draws, data, self._cells)
             return Hypothesis(_plain(theta), _plain(draws), np.asarray(wide), warning)
@@ -507,8 +506,10 @@ def _padded(rows: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " b"], Bool[np
 @functools.cache
 def _fantasy_nodes(outputs: int) -> Float[np.ndarray, "K P"]:
     """Quasi-random normal nodes with mean 0."""
+    from scipy.stats import qmc
+
     uniform = qmc.Sobol(outputs, rng=0).random(_FANTASIES)
-    nodes = norm.ppf(np.clip(uniform, 1e-4, 1 - 1e-4))
+    nodes = ndtri(np.clip(uniform, 1e-4, 1 - 1e-4))
     return nodes - nodes.mean(axis=0)
 
 

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.optimize import isotonic_regression
 
 from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
@@ -26,6 +25,8 @@ def guess_of(
     exists = problem.exists.ravel()
     if predicted is None or not exists.any():
         return np.zeros((exists.size, 0))
+    from scipy.optimize import isotonic_regression
+
     whole = _filled(predicted, exists, places)
     columns = whole.reshape(*problem.exists.shape, -1)
     for w, c in np.ndindex(problem.exists.shape[:2]):
