@@ -1,6 +1,7 @@
 """What the model believes of a fleet's cells: the bridge from problems to kernels.
 
-Everything runs in float64, in one synchronous scope per call; NumPy goes in and comes out.
+Everything runs in float64, in one synchronous scope per call; NumPy goes in and comes out. It goes
+in by `jax.device_put`: `jnp.asarray` compiles a program for every shape.
 """
 
 import functools
@@ -66,7 +67,7 @@ class Hypothesis:
     @property
     def hyper(self) -> Hyper:
         """`theta` for the kernels, in the precision of the caller's scope."""
-        return {name: jnp.asarray(value) for name, value in self.theta.items()}
+        return {name: jax.device_put(value) for name, value in self.theta.items()}
 
     @cached_property
     def run_variance(self) -> Float[np.ndarray, " P"] | float:
@@ -133,7 +134,7 @@ class Belief:
         return self._at(np.arange(len(self.exists)))
 
     def _at(self, index: Int[np.ndarray, " n"]) -> Cells:
-        return Cells(*(jnp.asarray(array[index]) for array in self._places))
+        return Cells(*(jax.device_put(array[index]) for array in self._places))
 
     @property
     def outputs(self) -> int:
@@ -167,8 +168,8 @@ class Belief:
         with jax.enable_x64(True):
             seen = view(
                 hypothesis.hyper,
-                jnp.asarray(hypothesis.inflation),
-                jnp.asarray(q),
+                jax.device_put(hypothesis.inflation),
+                jax.device_put(q),
                 self._data(observed),
                 self._cells,
                 _known(observed),
@@ -212,9 +213,9 @@ class Belief:
             for outcome in (found.mean + _SURE, found.mean, most):
                 gap = gap_at(
                     hypothesis.hyper,
-                    jnp.asarray(q),
-                    jnp.asarray(np.where(new, outcome, centre)),
-                    jnp.asarray(np.where(new, 0.0, width)),
+                    jax.device_put(q),
+                    jax.device_put(np.where(new, outcome, centre)),
+                    jax.device_put(np.where(new, 0.0, width)),
                     self._cells,
                     known,
                     self._levels(),
@@ -241,8 +242,8 @@ class Belief:
                 posterior, known = _assumed(posterior, known, index, noise[index])
             found = expected_gains(
                 hypothesis.hyper,
-                jnp.asarray(hypothesis.inflation),
-                jnp.asarray(q),
+                jax.device_put(hypothesis.inflation),
+                jax.device_put(q),
                 posterior,
                 noise,
                 _fantasy_nodes(self.outputs),
@@ -268,15 +269,15 @@ class Belief:
             posterior = condition(constrain(hypothesis.hyper), self._data(observed), self._cells)
             found = true_gains(
                 hypothesis.hyper,
-                jnp.asarray(hypothesis.inflation),
-                jnp.asarray(now),
+                jax.device_put(hypothesis.inflation),
+                jax.device_put(now),
                 posterior,
                 Outcomes(
-                    jnp.asarray(truth.value),
-                    jnp.asarray(truth.noise),
-                    jnp.asarray(truth.modelled),
+                    jax.device_put(truth.value),
+                    jax.device_put(truth.noise),
+                    jax.device_put(truth.modelled),
                     _known(truth),
-                    jnp.asarray(q),
+                    jax.device_put(q),
                 ),
                 self._cells,
                 _known(observed),
@@ -319,15 +320,15 @@ class Belief:
         white = rng.standard_normal((count, shape[0], shape[1] - 1))
         with jax.enable_x64(True):
             found = regrets(
-                {name: jnp.asarray(leaf[part]) for name, leaf in hypothesis.draws.items()},
+                {name: jax.device_put(leaf[part]) for name, leaf in hypothesis.draws.items()},
                 self._data(observed),
                 self._cells,
                 _known(observed),
                 self._levels(),
                 self._needs(),
-                jnp.asarray(replicas),
-                jnp.asarray(nodes),
-                jnp.asarray(white),
+                jax.device_put(replicas),
+                jax.device_put(nodes),
+                jax.device_put(white),
                 self._facts,
             )
             return np.asarray(found)
@@ -359,25 +360,25 @@ class Belief:
         index, mask = _padded(rows)
         values = np.where(mask[:, None], observed.value[index], 0.0)
         noise = self._noise_of(observed, index, mask) if observed.noisy else None
-        return Table(self._at(index), jnp.asarray(values), jnp.asarray(mask), noise)
+        return Table(self._at(index), jax.device_put(values), jax.device_put(mask), noise)
 
     def _noise_of(
         self, observed: Observations, index: Int[np.ndarray, " n"], mask: Bool[np.ndarray, " n"]
     ) -> Noise:
         spare = np.where(mask, observed.runs.min(axis=1)[index] - 1, 0).astype(float)
         parts = (observed.noise[index], observed.share[index], spare, observed.scatter[index])
-        return Noise(*(jnp.asarray(part) for part in parts))
+        return Noise(*(jax.device_put(part) for part in parts))
 
     def _rows(self, observed: Observations, pairs: Int[np.ndarray, "m 2"]) -> Rows:
         order, mask = _padded(np.arange(len(pairs)))
         cell, output = pairs[order].T if len(pairs) else np.zeros((2, len(order)), int)
         return Rows(
             self._at(cell),
-            jnp.asarray(output),
-            jnp.asarray(np.where(mask, observed.value[cell, output], 0.0)),
-            jnp.asarray(observed.noise[cell, output]),
-            jnp.asarray(mask),
-            jnp.asarray(observed.share[cell, output]) if observed.noisy else None,
+            jax.device_put(output),
+            jax.device_put(np.where(mask, observed.value[cell, output], 0.0)),
+            jax.device_put(observed.noise[cell, output]),
+            jax.device_put(mask),
+            jax.device_put(observed.share[cell, output]) if observed.noisy else None,
         )
 
     def _noise(self, observed: Observations, hypothesis: Hypothesis) -> Float[np.ndarray, "N P"]:
@@ -409,14 +410,14 @@ class Belief:
             together = 1 / (1 / np.asarray(now.noise) + 1 / run)
         noise = np.where(run > 0, together, np.inf)
         wider = excess(q, observed.runs.max(initial=0) + 1)[observed.runs + 1]
-        return now, Doubt(jnp.asarray(noise), jnp.asarray(wider))
+        return now, Doubt(jax.device_put(noise), jax.device_put(wider))
 
     def _doubt(self, observed: Observations, hypothesis: Hypothesis, q: float) -> Doubt | None:
         if not observed.noisy:
             return None
         noise = self._noise(observed, hypothesis)
         wider = excess(q, observed.runs.max(initial=0))[observed.runs]
-        return Doubt(jnp.asarray(np.where(noise > 0, noise, np.inf)), jnp.asarray(wider))
+        return Doubt(jax.device_put(np.where(noise > 0, noise, np.inf)), jax.device_put(wider))
 
     def _starts(self, count: int, noisy: bool = False) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
@@ -425,18 +426,22 @@ class Belief:
         draws = np.random.default_rng(0)
         around = {k: 0.5 * draws.standard_normal((count, *v.shape)) for k, v in median.items()}
         return {
-            name: jnp.asarray(leaf + np.concatenate([np.zeros((1, *leaf.shape)), around[name][1:]]))
+            name: jax.device_put(
+                leaf + np.concatenate([np.zeros((1, *leaf.shape)), around[name][1:]])
+            )
             for name, leaf in median.items()
         }
 
     def _levels(self) -> Levels:
         scale = throughput_scale(self.problem)
-        return Levels(jnp.asarray(self.exists), jnp.asarray(self.limited), jnp.asarray(scale))
+        return Levels(
+            jax.device_put(self.exists), jax.device_put(self.limited), jax.device_put(scale)
+        )
 
     def _needs(self) -> Needs:
         problem = self.problem
         given = (problem.demand, problem.weight, problem.min_replicas, problem.max_replicas)
-        return Needs(*(jnp.asarray(part) for part in given))
+        return Needs(*(jax.device_put(part) for part in given))
 
 
 def use_compilation_cache() -> None:
@@ -445,7 +450,8 @@ def use_compilation_cache() -> None:
     if getattr(jax.config, where, None) is None:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update(where, str(home / "fleetsieve" / "jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        # Small programs, too: a second start compiles nothing, and they take hardly any room.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 def _plain(hyper: Hyper) -> dict[str, np.ndarray]:
@@ -485,7 +491,7 @@ def _lowness(problem: Problem) -> Float[np.ndarray, " N"]:
 def _known(observed: Observations) -> Known:
     value = np.where(observed.exact, observed.value, 0.0)
     arrays = (value, observed.exact, observed.measured, observed.broken)
-    return Known(*(jnp.asarray(array) for array in arrays))
+    return Known(*(jax.device_put(array) for array in arrays))
 
 
 def _assumed(
@@ -495,7 +501,7 @@ def _assumed(
     exact = here & (noise == 0)
     value = jnp.where(exact, posterior.mean, known.value)
     then = Known(value, known.exact | exact, known.measured | here[:, 0], known.broken)
-    return assume(posterior, jnp.asarray(index), jnp.asarray(noise)), then
+    return assume(posterior, jax.device_put(index), jax.device_put(noise)), then
 
 
 def _padded(rows: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " b"], Bool[np.ndarray, " b"]]:

@@ -1,7 +1,6 @@
 """A prior mean of all cells, from what a predictor says of some of them."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -58,8 +57,8 @@ def _covariance(places: tuple[np.ndarray, ...]) -> Float[np.ndarray, "N N"]:
     with jax.enable_x64(True):
         nothing = np.zeros((len(ids), 0)), np.zeros(len(ids))
         fields = (ids, workload, features, categories, *nothing)
-        cells = Cells(*(jnp.asarray(field) for field in fields))
+        cells = Cells(*(jax.device_put(field) for field in fields))
         median = prior_median(1, features.shape[1], categories.shape[1])
-        theta = {name: jnp.asarray(value) for name, value in median.items()}
+        theta = {name: jax.device_put(value) for name, value in median.items()}
         hyper = {name: value[0] for name, value in constrain(theta).items() if name != "mixing"}
         return np.asarray(latent_covariance(hyper, cells, cells))
