@@ -1,6 +1,7 @@
 """What the model believes of a fleet's cells: the bridge from problems to kernels.
 
-Everything runs in float64, in one synchronous scope per call; NumPy goes in and comes out.
+Everything runs in float64, in one synchronous scope per call; NumPy goes in and comes out. It goes
+in by `jax.device_put`: `jnp.asarray` compiles a program for every shape.
 """
 
 import functools
@@ -13,9 +14,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float, Int
-from scipy.stats import norm, qmc
+from scipy.special import ndtri
 
 from fleetsieve.evidence import Assumed, Evidence
 from fleetsieve.hyperposterior import centre, chains, thinned, warning_of
@@ -69,7 +69,7 @@ class Hypothesis:
     @property
     def hyper(self) -> Hyper:
         """`theta` for the kernels, in the precision of the caller's scope."""
-        return {name: jnp.asarray(value) for name, value in self.theta.items()}
+        return {name: jax.device_put(value) for name, value in self.theta.items()}
 
     @cached_property
     def run_variance(self) -> Float[np.ndarray, " P"] | float:
@@ -151,7 +151,7 @@ class Belief:
                 found = chains(theta, data)
                 theta, draws, warning = centre(found), thinned(found), warning_of(found)
             else:
-                size = ravel_pytree(theta)[0].size
+                size = sum(leaf.size for leaf in theta.values())
                 draws = laplace_draws(theta, data, _normal_draws(_DRAWS, size))
             wide = inflation(theta, draws, data, self._cells)
             return Hypothesis(_plain(theta), _plain(draws), np.asarray(wide), warning)
@@ -174,8 +174,8 @@ class Belief:
         with jax.enable_x64(True):
             seen = view(
                 hypothesis.hyper,
-                jnp.asarray(hypothesis.inflation),
-                jnp.asarray(q),
+                jax.device_put(hypothesis.inflation),
+                jax.device_put(q),
                 self._evidence.data(observed),
                 self._cells,
                 _known(observed),
@@ -215,9 +215,9 @@ class Belief:
         with jax.enable_x64(True):
             gap = gap_at(
                 hypothesis.hyper,
-                jnp.asarray(q),
-                jnp.asarray(centre),
-                jnp.asarray(np.where(new, 0.0, width)),
+                jax.device_put(q),
+                jax.device_put(centre),
+                jax.device_put(np.where(new, 0.0, width)),
                 self._cells,
                 known,
                 self._levels(),
@@ -272,17 +272,17 @@ class Belief:
             posterior, known = self._conditioned(observed, hypothesis, ())
             before = (
                 hypothesis.hyper,
-                jnp.asarray(hypothesis.inflation),
-                jnp.asarray(now),
+                jax.device_put(hypothesis.inflation),
+                jax.device_put(now),
                 posterior[:2],
             )
             after = (
                 Outcomes(
-                    jnp.asarray(truth.value),
-                    jnp.asarray(truth.noise),
-                    jnp.asarray(truth.modelled),
+                    jax.device_put(truth.value),
+                    jax.device_put(truth.noise),
+                    jax.device_put(truth.modelled),
                     _known(truth),
-                    jnp.asarray(q),
+                    jax.device_put(q),
                 ),
                 self._cells,
                 known,
@@ -307,7 +307,7 @@ class Belief:
         found, chosen = np.zeros((2, among.size)), np.flatnonzero(among)
         for start in range(0, chosen.size, _TOGETHER):
             index = chosen[start : start + _TOGETHER]
-            padded = jnp.asarray(np.pad(index, (0, _TOGETHER - index.size), mode="edge"))
+            padded = jax.device_put(np.pad(index, (0, _TOGETHER - index.size), mode="edge"))
             some = gains(Candidates(padded, crossings(posterior, padded)))
             found[:, index] = np.stack(some)[:, : index.size]
         return np.nan_to_num(found[0]), np.nan_to_num(found[1])
@@ -325,13 +325,13 @@ class Belief:
         posterior, known = self._conditioned(observed, hypothesis, pending)
         before = (
             hypothesis.hyper,
-            jnp.asarray(hypothesis.inflation),
-            jnp.asarray(q),
+            jax.device_put(hypothesis.inflation),
+            jax.device_put(q),
             posterior[:2],
         )
         after = (
-            jnp.asarray(noise),
-            jnp.asarray(_fantasy_nodes(self.outputs)),
+            jax.device_put(noise),
+            jax.device_put(_fantasy_nodes(self.outputs)),
             self._cells,
             known,
             self._levels(),
@@ -373,15 +373,15 @@ class Belief:
         white = rng.standard_normal((count, shape[0], shape[1] - 1))
         with jax.enable_x64(True):
             found = regrets(
-                {name: jnp.asarray(leaf[part]) for name, leaf in hypothesis.draws.items()},
+                {name: jax.device_put(leaf[part]) for name, leaf in hypothesis.draws.items()},
                 self._evidence.data(observed),
                 self._cells,
                 _known(observed),
                 self._levels(),
                 self._needs(),
-                jnp.asarray(replicas),
-                jnp.asarray(nodes),
-                jnp.asarray(white),
+                jax.device_put(replicas),
+                jax.device_put(nodes),
+                jax.device_put(white),
                 self._facts,
             )
             return np.asarray(found)
@@ -469,8 +469,10 @@ class Belief:
         wider = excess(q, observed.runs.max(initial=0) + 1)[observed.runs + 1]
         reach = now.reach
         if left is not None:
-            reach = jnp.asarray(_at_face(np.ones_like(observed.measured), left - 1, q, run.shape))
-        return now, Doubt(jnp.asarray(noise), jnp.asarray(wider), reach)
+            reach = jax.device_put(
+                _at_face(np.ones_like(observed.measured), left - 1, q, run.shape)
+            )
+        return now, Doubt(jax.device_put(noise), jax.device_put(wider), reach)
 
     def _doubt(
         self,
@@ -486,7 +488,7 @@ class Belief:
         wider = excess(q, observed.runs.max(initial=0))[observed.runs]
         own = np.where(noise > 0, noise, np.inf)
         reach = np.ones(shape) if left is None else _at_face(observed.measured, left, q, shape)
-        return Doubt(jnp.asarray(own), jnp.asarray(wider), jnp.asarray(reach))
+        return Doubt(jax.device_put(own), jax.device_put(wider), jax.device_put(reach))
 
     def _starts(self, count: int, noisy: bool = False) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
@@ -495,18 +497,22 @@ class Belief:
         draws = np.random.default_rng(0)
         around = {k: 0.5 * draws.standard_normal((count, *v.shape)) for k, v in median.items()}
         return {
-            name: jnp.asarray(leaf + np.concatenate([np.zeros((1, *leaf.shape)), around[name][1:]]))
+            name: jax.device_put(
+                leaf + np.concatenate([np.zeros((1, *leaf.shape)), around[name][1:]])
+            )
             for name, leaf in median.items()
         }
 
     def _levels(self) -> Levels:
         scale = throughput_scale(self.problem)
-        return Levels(jnp.asarray(self.exists), jnp.asarray(self.limited), jnp.asarray(scale))
+        return Levels(
+            jax.device_put(self.exists), jax.device_put(self.limited), jax.device_put(scale)
+        )
 
     def _needs(self) -> Needs:
         problem = self.problem
         given = (problem.demand, problem.weight, problem.min_replicas, problem.max_replicas)
-        return Needs(*(jnp.asarray(part) for part in given))
+        return Needs(*(jax.device_put(part) for part in given))
 
 
 def use_compilation_cache() -> None:
@@ -515,7 +521,8 @@ def use_compilation_cache() -> None:
     if getattr(jax.config, where, None) is None:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update(where, str(home / "fleetsieve" / "jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        # Small programs, too: a second start compiles nothing, and they take hardly any room.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 def _plain(hyper: Hyper) -> dict[str, np.ndarray]:
@@ -535,7 +542,7 @@ def _per_cell(problem: Problem, values: Float[np.ndarray, "W M"]) -> Float[np.nd
 def _known(observed: Observations) -> Known:
     value = np.where(observed.exact, observed.value, 0.0)
     arrays = (value, observed.exact, observed.measured, observed.broken)
-    return Known(*(jnp.asarray(array) for array in arrays))
+    return Known(*(jax.device_put(array) for array in arrays))
 
 
 def _at_face(
@@ -551,8 +558,10 @@ def _at_face(
 @functools.cache
 def _fantasy_nodes(outputs: int) -> Float[np.ndarray, "K P"]:
     """Quasi-random normal nodes with mean 0."""
+    from scipy.stats import qmc
+
     uniform = qmc.Sobol(outputs, rng=0).random(_FANTASIES)
-    nodes = norm.ppf(np.clip(uniform, 1e-4, 1 - 1e-4))
+    nodes = ndtri(np.clip(uniform, 1e-4, 1 - 1e-4))
     return nodes - nodes.mean(axis=0)
 
 

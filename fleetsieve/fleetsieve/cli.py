@@ -9,6 +9,7 @@ import os
 # this when NumPy is first imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import gc
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from fleetsieve.inputs import Inputs
 
 DONE, BUG, WRONG_INPUT, UNCERTIFIED = 0, 1, 2, 3
+# What Typer makes of an interrupt while it reads the command line.
+_CUT_SHORT = 130
 
 app = typer.Typer(
     help="Decide how to split a GPU budget over LLM workloads, with the fewest benchmarks.",
@@ -85,8 +88,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command.main(args=None if argv is None else list(argv), prog_name="fleetsieve")
     except SystemExit as stop:
+        if stop.code == _CUT_SHORT:
+            _complain("interrupted")
+            return UNCERTIFIED
         return stop.code if isinstance(stop.code, int) else DONE if stop.code is None else BUG
     return DONE
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from fleetsieve.version import installed
+
+        with _reader_may_leave():
+            print("fleetsieve", installed())
+        raise typer.Exit(DONE)
+
+
+@app.callback()
+def _before_any_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Import JAX and what rests on it without collecting garbage: all of it stays.
+
+    Walking through it over and over takes a sixth of a start, and an interrupt amid a collection
+    gets lost in a callback of JAX.
+    """
+    if "jax" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _command(function: Callable[..., int]) -> Callable[..., None]:
@@ -152,11 +195,12 @@ def run(
     }
     inputs = Inputs.read(fleet, grid, rules).checked()
 
-    from fleetsieve.belief import use_compilation_cache
-    from fleetsieve.live import Display
-    from fleetsieve.run import engine_of, run_study
-    from fleetsieve.show import console
-    from fleetsieve.study import Study
+    with _importing():
+        from fleetsieve.belief import use_compilation_cache
+        from fleetsieve.live import Display
+        from fleetsieve.run import engine_of, run_study
+        from fleetsieve.show import console
+        from fleetsieve.study import Study
 
     use_compilation_cache()
     path = study or fleet.with_name(f"{inputs.fleet.name}.study.db")
@@ -175,9 +219,10 @@ def plan(fleet: FleetFile, grid: GridOption = None, json: JsonOption = None) -> 
     json_text.check_writable(json)
     inputs = Inputs.read(fleet, grid).checked()
 
-    from fleetsieve import reports
-    from fleetsieve.belief import use_compilation_cache
-    from fleetsieve.plan import plan as planned
+    with _importing():
+        from fleetsieve import reports
+        from fleetsieve.belief import use_compilation_cache
+        from fleetsieve.plan import plan as planned
 
     use_compilation_cache()
     found = planned(inputs)
@@ -223,11 +268,12 @@ def decide(
     other = changed(inputs.fleet, gpus=gpus, demands=demand or (), slos=slo or ())
     inputs = inputs.of(other).checked()
 
-    from fleetsieve import reports
-    from fleetsieve.belief import use_compilation_cache
-    from fleetsieve.decide import decide as decided
-    from fleetsieve.decide import known
-    from fleetsieve.sweep import sweep as swept
+    with _importing():
+        from fleetsieve import reports
+        from fleetsieve.belief import use_compilation_cache
+        from fleetsieve.decide import decide as decided
+        from fleetsieve.decide import known
+        from fleetsieve.sweep import sweep as swept
 
     use_compilation_cache()
     events, seed = known(inputs, study)
@@ -262,11 +308,12 @@ def replay(
     json_text.check_writable(json)
     inputs = Inputs.read(fleet, grid).checked()
 
-    from fleetsieve import reports
-    from fleetsieve.belief import use_compilation_cache
-    from fleetsieve.replay import replay as replayed
-    from fleetsieve.replay_display import ReplayDisplay
-    from fleetsieve.show import console
+    with _importing():
+        from fleetsieve import reports
+        from fleetsieve.belief import use_compilation_cache
+        from fleetsieve.replay import replay as replayed
+        from fleetsieve.replay_display import ReplayDisplay
+        from fleetsieve.show import console
 
     use_compilation_cache()
     policies = list(dict.fromkeys(policy or ("sieve", "random", "bisect")))

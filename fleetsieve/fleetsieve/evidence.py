@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -41,7 +41,7 @@ class Evidence:
 
     def cells(self, index: Int[np.ndarray, " n"] | slice = slice(None)) -> Cells:
         """All cells, or those at flat indices."""
-        return Cells(*(jnp.asarray(array[index]) for array in self.places))
+        return Cells(*(jax.device_put(array[index]) for array in self.places))
 
     def data(self, observed: Observations, assumed: Assumed | None = None) -> Table | Rows:
         """Whole cells if all their outputs were seen alike, else output by output."""
@@ -69,7 +69,7 @@ class Evidence:
         return Table(
             self.cells(np.pad(index, (0, size - len(index)))),
             _padded(value, size),
-            jnp.arange(size) < len(index),
+            jax.device_put(np.arange(size) < len(index)),
             found if observed.varies else None,
         )
 
@@ -89,16 +89,16 @@ class Evidence:
         size = bucket(len(cell))
         return Rows(
             self.cells(np.pad(cell, (0, size - len(cell)))),
-            jnp.asarray(np.pad(output, (0, size - len(cell)))),
+            jax.device_put(np.pad(output, (0, size - len(cell)))),
             _padded(value, size),
             _padded(noise, size),
-            jnp.arange(size) < len(cell),
+            jax.device_put(np.arange(size) < len(cell)),
             _padded(share, size) if observed.varies else None,
         )
 
 
-def _padded(part: np.ndarray, size: int) -> jnp.ndarray:
-    return jnp.asarray(np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)]))
+def _padded(part: np.ndarray, size: int) -> jax.Array:
+    return jax.device_put(np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)]))
 
 
 def _places(problem: Problem) -> tuple[np.ndarray, ...]:

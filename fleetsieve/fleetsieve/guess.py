@@ -1,10 +1,8 @@
 """A prior mean of all cells, from what a predictor says of some of them."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.optimize import isotonic_regression
 
 from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
@@ -26,6 +24,8 @@ def guess_of(
     exists = problem.exists.ravel()
     if predicted is None or not exists.any():
         return np.zeros((exists.size, 0))
+    from scipy.optimize import isotonic_regression
+
     whole = _filled(predicted, exists, places)
     columns = whole.reshape(*problem.exists.shape, -1)
     for w, c in np.ndindex(problem.exists.shape[:2]):
@@ -57,8 +57,8 @@ def _covariance(places: tuple[np.ndarray, ...]) -> Float[np.ndarray, "N N"]:
     with jax.enable_x64(True):
         nothing = np.zeros((len(ids), 0)), np.zeros(len(ids))
         fields = (ids, workload, features, categories, *nothing)
-        cells = Cells(*(jnp.asarray(field) for field in fields))
+        cells = Cells(*(jax.device_put(field) for field in fields))
         median = prior_median(1, features.shape[1], categories.shape[1])
-        theta = {name: jnp.asarray(value) for name, value in median.items()}
+        theta = {name: jax.device_put(value) for name, value in median.items()}
         hyper = {name: value[0] for name, value in constrain(theta).items() if name != "mixing"}
         return np.asarray(latent_covariance(hyper, cells, cells))

@@ -17,7 +17,7 @@ _SETTLED, _FEW = 1.1, 0.02
 def chains(theta: Hyper, data: Table | Rows) -> Chains:
     """Chains from around `theta`, the maximum of the posterior; the same data, the same chains."""
     size = sum(leaf.size for leaf in theta.values())
-    starts = jnp.asarray(np.random.default_rng(0).standard_normal((_CHAINS, size)))
+    starts = jax.device_put(np.random.default_rng(0).standard_normal((_CHAINS, size)))
     return sample(theta, data, starts, jax.random.key(0), _WARMUP, _DRAWS)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fleetsieve.errors import InputError
 from fleetsieve.fleet import Config, Engine, Fleet
+from fleetsieve_measure.api_key import api_key_name
 from fleetsieve_measure.engines import Launch, engine_of
-from fleetsieve_measure.probe import API_KEYS
 
 # What stands in where a fleet names no engine, on a machine without a GPU.
 _DEFAULT = Engine(kind="simulated", model="qwen3-32b")
@@ -53,7 +53,7 @@ def launch_of(fleet: Fleet, config: Config) -> Launch:
         env=engine.env,
         command=tuple(engine.command or ()),
         url=engine.url or "",
-        api_key_env=next((name for name in API_KEYS if os.environ.get(name)), ""),
+        api_key_env=api_key_name() or "",
     )
     try:
         engine_of(launch).command(launch)

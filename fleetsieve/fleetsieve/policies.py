@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from fleetsieve.belief import Assessment, Belief, Hypothesis
 from fleetsieve.choice import used
@@ -111,7 +111,7 @@ def by_gains(
 def likely(belief: Belief, assessment: Assessment) -> Float[np.ndarray, " N"]:
     """Probability that a cell holds all its SLOs, one metric independent of the other."""
     sd = np.maximum(assessment.sd[:, 1:], 1e-12)
-    holds = norm.cdf(-assessment.mean[:, 1:] / sd)
+    holds = ndtr(-assessment.mean[:, 1:] / sd)
     return np.where(belief.limited, holds, 1.0).prod(axis=1)
 
 

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 from jaxtyping import Int
-from scipy.stats import binom
 
 from fleetsieve.belief import Belief, Hypothesis
 from fleetsieve.observations import Observations
@@ -17,6 +16,8 @@ def rank(draws: int, confidence: float) -> int:
 
     The r-th is when at most r - 1 of the draws lie below the quantile, a binomial count.
     """
+    from scipy.stats import binom
+
     return int(binom.ppf(_SURE, draws, confidence)) + 1
 
 

@@ -6,7 +6,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -16,6 +15,7 @@ from fleetsieve.errors import InputError
 from fleetsieve.events import Event
 from fleetsieve.fleet import Config, Fleet
 from fleetsieve.journal import event_of, row_of
+from fleetsieve.version import installed
 from fleetsieve.workload import Workload
 
 SCHEMA = 1
@@ -197,7 +197,7 @@ class Study:
         values = {
             "fleet": json.dumps(fleet.mapping()),
             "definitions": json.dumps(merged),
-            "version": _version(),
+            "version": installed(),
         }
         for item in values.items():
             self._database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", item)
@@ -337,10 +337,3 @@ def _readable(path: Path) -> Iterator[None]:
             raise _cannot_be_written(path, error) from None
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{path} is no readable study: {reason}; {_OTHER_FILE}") from None
-
-
-def _version() -> str:
-    try:
-        return version("fleetsieve")
-    except PackageNotFoundError:
-        return "unknown"

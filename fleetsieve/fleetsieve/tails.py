@@ -2,9 +2,7 @@
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import root_scalar
-from scipy.stats import beta, norm
-from scipy.stats import t as student
+from scipy.special import betaincinv, ndtr, stdtr, stdtrit
 
 from fleetsieve.observations import share
 
@@ -18,7 +16,7 @@ def excess(q: float, most: int) -> Float[np.ndarray, " k"]:
     The Gaussian's quantile is q sd; the other is as likely to be exceeded by the median of k values
     with the tails of Student's t and the variance of the Gaussian.
     """
-    reach = np.array([0.0, *(_reach(float(norm.sf(q)), k) for k in range(1, most + 1))])
+    reach = np.array([0.0, *(_reach(float(ndtr(-q)), k) for k in range(1, most + 1))])
     return np.maximum(reach**2 / (q**2 * share(np.arange(most + 1))) - 1, 0.0)
 
 
@@ -26,18 +24,20 @@ def _reach(tail: float, runs: int) -> float:
     """What the median of `runs` values exceeds with probability `tail`, in sd of one value."""
     unit = np.sqrt((_TAILS - 2) / _TAILS)
     if runs == 2:
-        far = float(student.isf(tail, _TAILS))
+        from scipy.optimize import root_scalar
+
+        far = -float(stdtrit(_TAILS, tail))
         found = root_scalar(lambda x: _mean_of_two(x) - tail, bracket=(0.0, far))
         return float(found.root) * unit
     odd = runs - 1 + runs % 2
     # The median of an odd number is beyond x when more than half of the values are.
-    each = beta.ppf(tail, odd // 2 + 1, odd // 2 + 1)
-    return float(student.isf(each, _TAILS)) * unit
+    each = betaincinv(odd // 2 + 1, odd // 2 + 1, tail)
+    return -float(stdtrit(_TAILS, each)) * unit
 
 
 def _mean_of_two(beyond: float) -> float:
     """The probability that the mean of two values exceeds `beyond`, over the larger of both."""
-    above = student.sf(beyond, _TAILS)
-    larger = student.isf(above * (np.arange(64) + 0.5) / 64, _TAILS)
-    other = student.cdf(larger, _TAILS) - student.cdf(2 * beyond - larger, _TAILS)
+    above = stdtr(_TAILS, -beyond)
+    larger = -stdtrit(_TAILS, above * (np.arange(64) + 0.5) / 64)
+    other = stdtr(_TAILS, larger) - stdtr(_TAILS, 2 * beyond - larger)
     return float(2 * above * other.mean())

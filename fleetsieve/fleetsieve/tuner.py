@@ -9,7 +9,7 @@ learns from the others here too.
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from fleetsieve.observations import throughput_scale
 from fleetsieve.policies import Choice, Situation, likely
@@ -64,7 +64,7 @@ def expected_improvement(
     sd = np.maximum(sd, 1e-12)
     with np.errstate(divide="ignore"):
         away = (mean - np.log(best)) / sd
-    gain = np.exp(mean + sd**2 / 2) * norm.cdf(away + sd) - best * norm.cdf(away)
+    gain = np.exp(mean + sd**2 / 2) * ndtr(away + sd) - best * ndtr(away)
     return np.maximum(gain, 0.0)
 
 

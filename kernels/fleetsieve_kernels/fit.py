@@ -61,8 +61,9 @@ def model(data: Table | Rows, outputs: int) -> None:
     numpyro.factor("observations", -marginal_nll(hyper, data))
 
 
+@jax.jit
 def objective(theta: Hyper, data: Table | Rows) -> Float[Array, ""]:
-    """Negative log posterior of unconstrained hyperparameters."""
+    """Negative log posterior of unconstrained hyperparameters; jitted, so traced only once."""
     energy = potential_energy(model, (data, theta["amplitude"].shape[0]), {}, theta)
     return jnp.asarray(energy)
 

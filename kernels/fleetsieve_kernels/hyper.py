@@ -7,6 +7,7 @@ the posterior there is also the best penalised fit, and a Laplace term is natura
 import math
 from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -60,6 +61,7 @@ def sample_prior(
     return drawn
 
 
+@jax.jit
 def constrain(theta: Hyper) -> Hyper:
     """Hyperparameters from their unconstrained values."""
     return {name: _PRIORS[name][0](value) for name, value in theta.items()}

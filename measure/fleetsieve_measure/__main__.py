@@ -5,8 +5,9 @@ import json
 import sys
 from collections.abc import Sequence
 
+from fleetsieve_measure.api_key import API_KEYS
 from fleetsieve_measure.errors import InputError
-from fleetsieve_measure.probe import API_KEYS, run
+from fleetsieve_measure.probe import run
 
 OK, WRONG_INPUT, NOT_OK = 0, 2, 3
 

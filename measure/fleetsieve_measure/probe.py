@@ -1,22 +1,16 @@
 """One streamed request to a server, and what the client saw of it."""
 
 import asyncio
-import os
 from typing import Any
 
 import aiohttp
 
+from fleetsieve_measure.api_key import api_key
 from fleetsieve_measure.client import Client, base_of, completion, headers_of
 from fleetsieve_measure.errors import InputError
 from fleetsieve_measure.record import Record
 
-API_KEYS = ("FLEETSIEVE_API_KEY", "OPENAI_API_KEY")
 _PROMPT = "Say something about the weather."
-
-
-def api_key() -> str | None:
-    """The API key of the environment, if it has one."""
-    return next(filter(None, (os.environ.get(name) for name in API_KEYS)), None)
 
 
 async def probe(
