@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from fleetsieve_kernels.acquisition import Fleet, Needs, expected_gains, view
+from fleetsieve_kernels.acquisition import Candidates, Fleet, Gains, Needs, expected_gains, view
 from fleetsieve_kernels.bounds import Known, Levels
 from fleetsieve_kernels.hyper import constrain
-from fleetsieve_kernels.posterior import condition
+from fleetsieve_kernels.posterior import condition, crossings
 
 OBJECTIVES = ["max-min", "aggregate", "weighted"]
 SHAPE, SIZES, GPUS, OUTPUTS = (2, 2, 3), (1, 2), 3, 2
@@ -57,12 +57,19 @@ class Decision:
         )
 
     def gains(self, noise=None):
+        """Gains of the cells that may tell something, 0 of the others."""
         posterior = condition(constrain(self.theta), self.data, self.cells)
-        return expected_gains(
-            *(self.theta, self.inflation, np.asarray(Q), posterior),
+        free = np.flatnonzero(self.levels.exists & ~self.known.broken & ~self.known.exact[:, 0])
+        padded = np.pad(free, (0, CELLS - len(free)), mode="edge")
+        found = expected_gains(
+            *(self.theta, self.inflation, np.asarray(Q), posterior[:2]),
+            Candidates(padded, crossings(posterior, padded)),
             *(self.noise if noise is None else noise, self.nodes, self.cells),
             *(self.known, self.levels, self.needs, self.fleet),
         )
+        filled = np.zeros((2, CELLS))
+        filled[:, padded] = found
+        return Gains(*filled)
 
     def measured_rows(self):
         index, outputs = np.array(MEASURED), np.arange(OUTPUTS)

@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fleetsieve_kernels.acquisition import Fleet, Needs, expected_gains, view
+from fleetsieve_kernels.acquisition import Candidates, Fleet, Needs, expected_gains, view
 from fleetsieve_kernels.bounds import Known, Levels
 from fleetsieve_kernels.dense import forward, over, small_cholesky, small_forward
 from fleetsieve_kernels.fit import fit, inflation, laplace_draws
 from fleetsieve_kernels.hyper import constrain
 from fleetsieve_kernels.nuts import sample
-from fleetsieve_kernels.posterior import condition, joint, marginals, reveal
+from fleetsieve_kernels.posterior import condition, crossings, joint, marginals, within
 from fleetsieve_kernels.regret import regrets
+from fleetsieve_kernels.screening import own_gains
 
 SHAPE, LATENTS = (2, 2, 3), 2
 
@@ -100,6 +101,8 @@ def programs(reference):
     starts = {name: np.stack([leaf, leaf, leaf]) for name, leaf in theta.items()}
     nodes = np.ones((4, sum(leaf.size for leaf in theta.values())))
     posteriors = [condition(hyper, data, cells) for data in (table, rows)]
+    one, at = np.array([1]), np.arange(count).reshape(-1, SHAPE[2])
+    cross, facts = crossings(posteriors[0], one), (cells, known, levels, needs, fleet)
 
     def both(function, *before_and_after):
         before, after = before_and_after
@@ -125,17 +128,21 @@ def programs(reference):
         "marginals": both(marginals, (hyper,), (cells,)),
         "view": both(view, (theta, wide, q), (cells, known, levels, needs, fleet)),
         "joint": [lower(joint, posterior) for posterior in posteriors],
-        "reveal": [
-            lower(jax.jit(reveal), posterior, 1, np.ones(LATENTS), np.zeros(LATENTS))
-            for posterior in posteriors
-        ],
+        "crossings": [lower(crossings, posterior, one) for posterior in posteriors],
+        "within": [lower(within, posterior, at) for posterior in posteriors],
         "expected_gains": [
             lower(
                 expected_gains,
-                *(theta, wide, q, posterior, 0 * wide, np.ones((4, LATENTS))),
-                *(cells, known, levels, needs, fleet),
+                *(theta, wide, q, (0 * wide, wide), Candidates(one, cross)),
+                *(0 * wide, np.ones((4, LATENTS)), *facts),
             )
-            for posterior in posteriors
+        ],
+        "own_gains": [
+            lower(
+                own_gains,
+                *(theta, wide, q, (0 * wide, wide), within(posteriors[0], at)),
+                *(0 * wide, np.ones((4, LATENTS)), *facts),
+            )
         ],
     }
 
@@ -151,5 +158,5 @@ def test_functions_that_factorise_large_matrices_are_seen_by_the_guard(programs)
     for name in (*large, "regrets"):
         for program in programs[name]:
             assert lapack_calls(program), name
-    for name in ("joint", "reveal", "expected_gains"):
+    for name in ("joint", "crossings", "within", "expected_gains", "own_gains"):
         assert not any(lapack_calls(program) for program in programs[name]), name

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from fleetsieve_kernels.posterior import condition, joint, marginals, observe, reveal
+from fleetsieve_kernels.posterior import condition, crossings, joint, marginals, observe, reveal
 
 # Latents, numeric features, categorical features.
 SIZES = [(1, 1, 0), (2, 2, 1), (3, 3, 2), (4, 1, 2)]
@@ -50,6 +50,12 @@ def some_rows(rng, cells, outputs):
 
 def close(found, oracle, rtol=1e-6, atol=1e-7):
     np.testing.assert_allclose(found, oracle, rtol=rtol, atol=atol)
+
+
+def revealing(posterior, index):
+    """What `reveal` needs to know of the posterior."""
+    cross = crossings(posterior, np.array([index]))[0]
+    return posterior.mean, posterior.variance, cross, index
 
 
 def matches(posterior, oracle):
@@ -137,7 +143,7 @@ def fantasy(request, reference, small):
 def test_what_an_outcome_leaves_equals_conditioning_again(fantasy):
     posterior, index, noise, _, again = fantasy
     values = np.array([0.4, -1.1])
-    mean, variance = jax.jit(reveal)(posterior, index, values, noise)
+    mean, variance = jax.jit(reveal)(*revealing(posterior, index), values, noise)
     centre, left = again(values)
     close(mean, centre)
     close(variance, np.einsum("ipip->ip", left))
@@ -145,7 +151,7 @@ def test_what_an_outcome_leaves_equals_conditioning_again(fantasy):
 
 def test_what_observing_does_equals_conditioning_on_the_drawn_outcome(fantasy):
     posterior, index, noise, (mean, covariance), again = fantasy
-    gain, variance = jax.jit(observe)(posterior, index, noise)
+    gain, variance = jax.jit(observe)(*revealing(posterior, index)[1:], noise)
     root = np.linalg.cholesky(covariance[index, :, index] + np.diag(noise))
     for node in np.array([[0.0, 0.0], [1.0, 0.0], [-0.6, 1.7]]):
         centre, left = again(mean[index] + root @ node)
@@ -157,7 +163,7 @@ def test_observing_a_known_cell_again_changes_nothing(small, reference):
     hyper, cells, _, rng = small
     table = reference.as_table(cells, np.array([4, 6]), rng.normal(size=(2, 2)), 8)
     posterior = condition(hyper, table, cells)
-    mean, variance = reveal(posterior, 6, table.values[1], np.zeros(2))
+    mean, variance = reveal(*revealing(posterior, 6), table.values[1], np.zeros(2))
     close(mean, posterior.mean, atol=1e-5)
     close(variance, posterior.variance, atol=1e-5)
 
@@ -191,12 +197,12 @@ def test_single_precision_agrees_roughly_and_stays_single(small, reference, rout
     with jax.enable_x64(False):
         rough = condition(hyper, data, cells)
         rough_marginals = marginals(hyper, data, cells)
-        then = reveal(rough, 0, np.zeros(2), np.full(2, 0.1))
+        then = reveal(*revealing(rough, 0), np.zeros(2), np.full(2, 0.1))
         rough_joint = joint(rough)
     found = (*rough[:2], rough_joint, *rough_marginals, *then)
     assert {leaf.dtype for leaf in found} == {np.dtype("float32")}
     close(rough.mean, precise.mean, atol=0.02)
     close(rough_joint, joint(precise), atol=0.02)
     close(rough_marginals[1], precise.variance, atol=0.02)
-    after = reveal(precise, 0, np.zeros(2), np.full(2, 0.1))
+    after = reveal(*revealing(precise, 0), np.zeros(2), np.full(2, 0.1))
     close(then[0], after[0], atol=0.02)
