@@ -12,8 +12,7 @@ from fleetsieve_kernels.allocation import (
     block_values,
     fewest_gpus,
     fulfillment_table,
-    max_min,
-    value_of_table,
+    value,
 )
 from fleetsieve_kernels.bounds import (
     Doubt,
@@ -224,22 +223,21 @@ def _active(kappa_upper: Float[Array, "W C"], needs: Needs) -> Bool[Array, " W"]
 
 
 def _value(kappa: Array, active: Array, needs: Needs, fleet: Fleet) -> Array:
-    if fleet.objective == "max-min" and not fleet.limited:
-        return max_min(kappa, active, needs.demand, fleet.sizes, fleet.gpus)
-    table = _table(kappa, needs, fleet)
-    return value_of_table(fleet.objective, table, active, needs.demand, needs.weight)
+    needed = needs.demand, needs.weight, fleet.sizes, fleet.gpus
+    return value(fleet.objective, kappa, active, *needed, _limits(needs, fleet))
 
 
 def _fewest(kappa: Array, target: Array, needs: Needs, fleet: Fleet) -> Float[Array, " W"]:
     """Fewest GPUs that give each workload the fulfillment `target`, all of them if none do."""
     if fleet.limited:
-        short = jnp.sum(_table(kappa, needs, fleet) < target, axis=-1, dtype=jnp.int32)
+        needed = needs.demand, fleet.sizes, fleet.gpus
+        table = fulfillment_table(kappa, *needed, _limits(needs, fleet))
+        short = jnp.sum(table < target, axis=-1, dtype=jnp.int32)
         return jnp.minimum(short, fleet.gpus).astype(kappa.dtype)
     blocks = block_values(kappa, fleet.sizes)
     fewest = fewest_gpus(blocks, target * needs.demand, fleet.sizes, fleet.gpus)
     return jnp.minimum(fewest, fleet.gpus)
 
 
-def _table(kappa: Array, needs: Needs, fleet: Fleet) -> Array:
-    limits = (needs.min_replicas, needs.max_replicas) if fleet.limited else None
-    return fulfillment_table(kappa, needs.demand, fleet.sizes, fleet.gpus, limits)
+def _limits(needs: Needs, fleet: Fleet) -> tuple[Array, Array] | None:
+    return (needs.min_replicas, needs.max_replicas) if fleet.limited else None

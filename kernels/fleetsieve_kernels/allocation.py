@@ -82,14 +82,15 @@ def max_min(
     sizes: tuple[int, ...],
     gpus: int,
 ) -> Float[Array, "*batch"]:
-    """As `value` of max-min without limits, in a time that does not depend on G.
+    """`value` of max-min without limits, in a time that does not depend on G.
 
     Bisection on the fulfillment t, since t can be had if the fewest GPUs that give it to every
     workload sum to at most G. It ends within 1e-12 below the optimum, an entry of the tables, and
     the GPUs that it then takes give that entry.
     """
     blocks = block_values(kappa, sizes)
-    active = jnp.broadcast_to(active, blocks[0].shape)
+    demand = jnp.broadcast_to(jnp.asarray(demand, kappa.dtype), blocks[0].shape)
+    active = jnp.broadcast_to(active, demand.shape) & (demand > 0)
     need = jnp.where(active, demand, 0)
 
     def taken(t: Array) -> Array:
@@ -214,6 +215,8 @@ def value(
     broadcast to the batch of `kappa`. 0 when F is empty, else -inf when the fewest replicas need
     more than `gpus`. Raises ValueError for an unknown objective.
     """
+    if objective == "max-min" and limits is None:
+        return max_min(kappa, active, demand, sizes, gpus)
     table = fulfillment_table(kappa, demand, sizes, gpus, limits)
     return value_of_table(objective, table, active, demand, weight)
 

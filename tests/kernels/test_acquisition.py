@@ -67,7 +67,7 @@ class Decision:
             *(self.noise if noise is None else noise, self.nodes, self.cells),
             *(self.known, self.levels, self.needs, self.fleet),
         )
-        filled = np.zeros((2, CELLS))
+        filled = np.zeros((2, CELLS), found.gap.dtype)
         filled[:, padded] = found
         return Gains(*filled)
 

@@ -12,7 +12,10 @@ import pytest
 from fleetsieve_kernels import allocation
 from fleetsieve_kernels.allocation import (
     additive_value,
+    block_values,
     capacity_table,
+    fewest_gpus,
+    fulfillment_table,
     limited_capacity_table,
     max_min_value,
     value,
@@ -193,13 +196,39 @@ def test_value_keeps_the_dtype_of_the_capacities(objective, dtype):
     assert found.dtype == dtype
 
 
+@pytest.mark.parametrize("sizes", CHAINS, ids=str)
+def test_the_fewest_gpus_are_the_first_entry_of_the_table_that_reaches_the_need(sizes):
+    rng, gpus = np.random.default_rng(0), 19
+    kappa = capacities(rng, (BATCH, len(sizes)))
+    kappa[::5] *= rng.random(kappa[::5].shape) < 0.5  # some configs, or all, can do nothing
+    need = rng.uniform(-1, 40, BATCH)
+    found = fewest_gpus(block_values(jnp.asarray(kappa), sizes), jnp.asarray(need), sizes, gpus)
+    tables = [best_capacity(row, sizes, gpus) for row in kappa]
+    first = [
+        next((b for b, entry in enumerate(table) if entry >= least), gpus + 1)
+        for table, least in zip(tables, need, strict=True)
+    ]
+    np.testing.assert_array_equal(found, first)
+
+
+def test_max_min_agrees_with_its_tables_on_many_gpus():
+    rng, sizes, gpus = np.random.default_rng(1), (1, 2, 4, 8), 500
+    kappa, demand = jnp.asarray(capacities(rng, (64, 6, 4))), jnp.asarray(rng.uniform(0, 900, 6))
+    active = jnp.max(kappa, axis=-1) > 0
+    split = max_min_value(fulfillment_table(kappa, demand, sizes, gpus), active)
+    found = value("max-min", kappa, active, demand, demand, sizes, gpus)
+    np.testing.assert_allclose(found, split, rtol=1e-12)
+
+
 def test_new_numbers_do_not_trace_again(monkeypatch):
     traces = []
-    chain = allocation._chain
-    monkeypatch.setattr(allocation, "_chain", lambda sizes: traces.append(sizes) or chain(sizes))
-    for scale in (1.0, 2.0, 3.0):
+    chain = allocation.chain_of
+    monkeypatch.setattr(allocation, "chain_of", lambda sizes: traces.append(sizes) or chain(sizes))
+    capacity_table(jnp.full((7, 3), 1.0), (1, 2, 4), 17)
+    first = len(traces)
+    for scale in (2.0, 3.0):
         capacity_table(jnp.full((7, 3), scale), (1, 2, 4), 17)
-    assert len(traces) == 1
+    assert len(traces) == first > 0
 
 
 def test_sizes_without_a_chain_are_refused():

@@ -10,7 +10,7 @@ import pytest
 from fleetsieve_kernels.bounds import Doubt, halfwidth
 from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.fit import marginal_nll, objective
-from fleetsieve_kernels.posterior import Noise, Table, condition
+from fleetsieve_kernels.posterior import Noise, Table, condition, joint
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -74,7 +74,7 @@ def test_the_posterior_of_repeated_cells_is_that_of_all_runs(reference, drawn):
     mean = cross @ np.linalg.solve(gram, values.ravel())
     np.testing.assert_allclose(found.mean, mean.reshape(8, LATENTS), rtol=1e-5, atol=1e-7)
     left = prior.reshape(16, 16) - cross @ np.linalg.solve(gram, cross.T)
-    np.testing.assert_allclose(found.covariance.reshape(16, 16), left, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(joint(found).reshape(16, 16), left, rtol=1e-4, atol=1e-6)
 
 
 def test_the_prior_of_the_noise_is_log_normal_with_median_a_twentieth(reference, drawn):
@@ -89,8 +89,10 @@ def test_the_prior_of_the_noise_is_log_normal_with_median_a_twentieth(reference,
 
 
 def test_bounds_widen_only_as_far_as_a_value_rests_on_its_own_noise():
-    doubt = Doubt(np.array([0.04, np.inf, 0.04]), np.array([3.0, 3.0, 3.0]))
-    sd = np.array([0.2, 0.2, 0.1])
+    reach = np.array([1.0, 1.0, 1.0, 0.5])
+    doubt = Doubt(np.array([0.04, np.inf, 0.04, 0.04]), np.full(4, 3.0), reach)
+    sd = np.array([0.2, 0.2, 0.1, 0.2])
     found = halfwidth(jnp.asarray(2.0), jnp.asarray(sd), doubt)
     # Wholly its own: twice as wide. Of others: as it is. Its variance a quarter of the noise's.
-    np.testing.assert_allclose(found, [0.8, 0.4, 0.2 * np.sqrt(1.75)])
+    # Half of q asked for.
+    np.testing.assert_allclose(found, [0.8, 0.4, 0.2 * np.sqrt(1.75), 0.4])
