@@ -28,7 +28,7 @@ class Ceilings:
 # As published by NVIDIA: FP64 on tensor cores and on vector units, HBM3 and HBM3e, level 2 cache.
 H100 = Ceilings("H100 SXM", 67e12, 34e12, 3.35e12, 50 << 20)
 H200 = Ceilings("H200 SXM", 67e12, 34e12, 4.8e12, 50 << 20)
-_SIDE, _LENGTH, _REPEATS = 2048, 1 << 26, 5
+_SIDE, _LENGTH, _REPEATS = 2048, 1 << 26, 20
 _LAST_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 
 

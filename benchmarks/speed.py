@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, zip_longest
+from itertools import chain, product, zip_longest
 from pathlib import Path
 
 import ceilings
@@ -32,6 +32,9 @@ from fleetsieve_kernels.padding import bucket
 
 _HERE = Path(__file__).parent
 _GIB = 1 << 30
+# Capacities that are allocated at once in a program, as those of fantasies are.
+MANY = 256
+ALLOCATION, VALUES = "allocation", f"{MANY} values"
 # Up to this many cells NumPy checks what the peers compute.
 _CHECKED = 2000
 # Medians whose ratio says something: the first takes longer where it is above 1.
@@ -40,7 +43,7 @@ _PAIRS = {
     "ask : KG in closed form": (("ask",), (CLOSED,)),
     "tell and refit, ask : Optuna GP": (_TURN, (OPTUNA_GP,)),
     "tell and refit, ask : Optuna TPE": (_TURN, (OPTUNA_TPE,)),
-    "HiGHS : allocation": ((HIGHS,), ("allocation",)),
+    "HiGHS : allocation": ((HIGHS,), (ALLOCATION,)),
 }
 
 
@@ -162,6 +165,9 @@ def _ratios(cases: Sequence[Case], floors: Mapping[str, Sequence[float]]) -> dic
         name: [_ratio(case.median(*above), case.median(*below)) for case in cases]
         for name, (above, below) in _PAIRS.items()
     }
+    rows["HiGHS : one of many values"] = [
+        _ratio(case.median(HIGHS), case.median(VALUES), MANY) for case in cases
+    ]
     # Every cell takes BoTorch as long as any other.
     rows["KG of all cells by BoTorch : ask"] = [
         _ratio(case.median(BOTORCH), case.median("ask"), case.cells / SOME) for case in cases
@@ -183,7 +189,8 @@ def _table(title: str, heads: Sequence[str], rows: Mapping[str, list[str]]) -> I
 def _seconds(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{1e3 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
+    unit, scale = ("s", 1.0) if value >= 1 else ("ms", 1e3) if value >= 1e-3 else ("µs", 1e6)
+    return f"{scale * value:.3g} {unit}"
 
 
 def _ratio(above: float | None, below: float | None, factor: float = 1.0) -> str:
@@ -200,6 +207,7 @@ def _sizes(cells: int, given: argparse.Namespace) -> cost_model.Sizes:
         configs=configs,
         levels=levels,
         features=4,
+        scored=min(given.scored, cells),
         fantasies=given.fantasies,
     )
 
@@ -240,9 +248,13 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--peer-python", help="an interpreter that has the peers")
     options.add_argument("--ceilings", action="store_true", help="the cost model's floors, too")
+    options.add_argument("--scored", type=int, default=128, help="candidates in full, for floors")
     options.add_argument("--json", type=Path, help="where to put the seconds of every call")
     given = options.parse_args()
-    cases = [measure(cells, gpus, given) for cells in given.cells for gpus in given.gpus]
+    cases = []
+    for cells, gpus in product(given.cells, given.gpus):
+        cases.append(measure(cells, gpus, given))
+        print(f"measured {cases[-1].title}", file=sys.stderr)
     floors: dict[str, list[float]] = {}
     if given.ceilings:
         here, sizes = ceilings.measured(), [_sizes(cells, given) for cells in given.cells]

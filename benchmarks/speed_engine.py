@@ -12,16 +12,13 @@ from typing import Any
 import jax
 import numpy as np
 from sized_fleet import SizedFleet, sized_fleet
+from speed import ALLOCATION, MANY, VALUES
 from stopwatch import Action, serve
 
 from fleetsieve.allocation import allocate
 from fleetsieve.events import Told
 from fleetsieve.sieve import Sieve
 from fleetsieve_kernels.allocation import value
-
-# Capacities that are allocated at once in a program, as those of fantasies are.
-MANY = 256
-ALLOCATION, VALUES = "allocation", f"{MANY} values"
 
 
 class Engine:

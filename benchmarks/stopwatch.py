@@ -120,14 +120,13 @@ class Worker:
 
     def _start(self) -> dict:
         """A process, and what it says of itself."""
-        limit = (self._memory, self._memory)
+        limited = ["sh", "-c", f'ulimit -d {self._memory >> 10} && exec "$0" "$@"']
         self._process = subprocess.Popen(
-            self._command,
+            [*limited, *self._command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
             env=self._environment,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, limit),
         )
         assert self._process.stdin is not None  # as asked for
         assert self._process.stdout is not None

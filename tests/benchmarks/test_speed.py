@@ -9,8 +9,9 @@ import pytest
 from cost_model import Sizes
 from knowledge_gradient import Surface, knowledge_gradient, normal_nodes
 from sized_fleet import shape_of, sized_fleet
+from speed import Case, tables
 from speed_peers import HIGHS, highs_allocation
-from stopwatch import Worker
+from stopwatch import Timings, Worker
 
 from fleetsieve.errors import InputError
 from fleetsieve.oracle import Oracle
@@ -118,3 +119,23 @@ def test_a_prior_covariance_takes_about_as_many_operations_as_the_compiler_count
     # Half of the transcendental operations are roots, ten operations, half exponentials, twenty.
     each = (counted["flops"] + 15 * counted["transcendentals"]) / (64 * 4096)
     assert sizes.pair == pytest.approx(each, rel=0.25)
+
+
+def test_tables_tell_medians_compilation_and_what_failed_apart() -> None:
+    timings = {
+        "ask": Timings([9.0, 1.0, 3.0, 2.0]),
+        "decide": Timings(error="more than 60 s"),
+        "KG in closed form, torch": Timings([0.5, 0.004]),
+        "256 values": Timings([1.0, 0.002]),
+        "allocation, HiGHS": Timings([0.02, 0.01]),
+    }
+    lines = list(tables([Case(1000, 64, timings, 3 << 30, ["a remark"])], {"ask": [0.5]}))
+    assert "| median of later calls | 1,000 cells, 64 GPUs |" in lines
+    assert "| ask | 2 s |" in lines
+    assert "| decide | more than 60 s |" in lines
+    assert "| peak memory of the engine | 3.00 GiB |" in lines
+    assert "| ask | 7 s |" in lines
+    assert "| ask : KG in closed form | 500 |" in lines
+    assert "| HiGHS : one of many values | 1.28e+03 |" in lines
+    assert "| ask : its floor here | 4 |" in lines
+    assert lines[-1] == "1,000 cells, 64 GPUs: a remark"
