@@ -77,20 +77,16 @@ class Case:
 def measure(cells: int, gpus: int, given: argparse.Namespace) -> Case:
     """Time the engine, and the peers if there are any, at one size."""
     limits = {"memory": int(given.memory * _GIB), "patience": given.patience}
-    sized = sized_fleet(cells, gpus, given.metrics, given.seed)
-    rows = sized.observed(given.observations)
-    lengthscale = np.ones(sized.points.shape[1])
-    surface = Surface(sized.points, lengthscale, rows, sized.log_throughput[rows])
-    command = [sys.executable, str(_HERE / "speed_engine.py")]
-    command += ["--cells", str(cells), "--gpus", str(gpus)]
-    for name in ("metrics", "observations", "fantasies", "seed"):
-        command += [f"--{name}", str(getattr(given, name))]
     cold = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-    with Worker(command, environment=cold, **limits) as ours:
+    with Worker(_engine(cells, gpus, given), environment=cold, **limits) as ours:
         if not given.peer_python:
             timings = _rounds([ours], given)
             remarks = ["no peers, since --peer-python is not given"]
             return Case(cells, gpus, timings, ours.peak, ours.absent + remarks)
+        sized = sized_fleet(cells, gpus, given.metrics, given.seed)
+        rows = sized.observed(given.observations)
+        lengthscale = np.ones(sized.points.shape[1])
+        surface = Surface(sized.points, lengthscale, rows, sized.log_throughput[rows])
         with tempfile.TemporaryDirectory() as folder:
             case = Path(folder) / "case.npz"
             _write(case, sized, surface, gpus, given.fantasies)
@@ -100,6 +96,14 @@ def measure(cells: int, gpus: int, given: argparse.Namespace) -> Case:
                 timings = _rounds([ours, theirs], given)
     checks = _checks(timings, surface, given.fantasies)
     return Case(cells, gpus, timings, ours.peak, [*ours.absent, *theirs.absent, *checks])
+
+
+def _engine(cells: int, gpus: int, given: argparse.Namespace) -> list[str]:
+    command = [sys.executable, str(_HERE / "speed_engine.py")]
+    command += ["--cells", str(cells), "--gpus", str(gpus)]
+    for name in ("metrics", "observations", "fantasies", "seed"):
+        command += [f"--{name}", str(getattr(given, name))]
+    return command
 
 
 def _rounds(workers: Sequence[Worker], given: argparse.Namespace) -> dict[str, Timings]:
@@ -132,10 +136,11 @@ def _write(path: Path, sized: SizedFleet, surface: Surface, gpus: int, fantasies
 def _checks(timings: Mapping[str, Timings], surface: Surface, fantasies: int) -> Iterator[str]:
     """How far several ways of computing the same number are apart."""
     numbers = {name: each.number for name, each in timings.items() if each.number is not None}
+    gradients = [name for name in (CLOSED, BOTORCH) if name in numbers]
     cells = len(surface.points)
-    if cells <= _CHECKED and {CLOSED, BOTORCH} & set(numbers):
+    if gradients and cells <= _CHECKED:
         found = knowledge_gradient(surface, normal_nodes(fantasies))[some(cells)].mean()
-        for name in {CLOSED, BOTORCH} & set(numbers):
+        for name in gradients:
             yield f"{name}: {abs(numbers[name] / found - 1):.0e} from NumPy, relative"
     values = [number for name, number in numbers.items() if not name.startswith("KG")]
     if len(values) > 1:

@@ -90,8 +90,10 @@ class Worker:
         self._command, self._environment = command, environment
         self._memory, self._patience = memory, patience
         told = self._start()
-        self.absent: list[str] = told.get("absent", [told.get("error", "")])
         self.timings = {name: Timings() for name in told.get("names", [])}
+        self.absent: list[str] = told.get("absent", [])
+        if "error" in told:
+            self.absent = [f"{command[0]} cannot run {command[1]}: {told['error']}"]
         self.peak = 0
 
     def __enter__(self) -> "Worker":

@@ -89,6 +89,12 @@ def test_the_integer_program_allocates_as_well_as_the_engine() -> None:
     assert value == pytest.approx(Oracle.of(problem, problem.truth(sized.grid)).best.value)
 
 
+def test_an_interpreter_that_is_not_there_is_named() -> None:
+    with Worker(["/no/python", "peers.py"], memory=2 << 30, patience=1.0) as worker:
+        assert worker.absent == ["/no/python cannot run peers.py: ended with 127"]
+        assert not worker.timings
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit memory")
 def test_what_takes_too_long_or_too_much_ends_alone(tmp_path, request) -> None:
     script = tmp_path / "actions.py"
