@@ -44,10 +44,12 @@ class Engine:
 
     @property
     def sieve(self) -> Sieve:
-        """The fleet with all outcomes told and the bounds at hand."""
+        """The fleet with all outcomes told, the bounds at hand and nothing pending."""
         if self._sieve is None:
             self._sieve = self.opened(len(self.told))
-            self._sieve.stop_reason  # noqa: B018 - computes what `ask` reads
+            _none(self._sieve.stop_reason)  # what `ask` reads first
+        for proposal in self._sieve.pending:
+            self._sieve.abandon(proposal.ticket)
         return self._sieve
 
     def open(self) -> Callable[[], None]:
@@ -65,15 +67,14 @@ class Engine:
         return tell
 
     def ask(self) -> Callable[[], None]:
-        """The next cell, nothing pending."""
+        """The next cell."""
         sieve = self.sieve
-        for proposal in sieve.pending:
-            sieve.abandon(proposal.ticket)
         return lambda: _none(sieve.ask())
 
     def decide(self) -> Callable[[], None]:
         """The decision, with the three cells that it would measure next."""
-        return lambda: _none(self.sieve.decision())
+        sieve = self.sieve
+        return lambda: _none(sieve.decision())
 
     def fit(self) -> Callable[[], None]:
         """Hyperparameters and how much their uncertainty widens every bound."""
