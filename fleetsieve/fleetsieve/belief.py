@@ -41,7 +41,8 @@ from fleetsieve_kernels.posterior import (
 from fleetsieve_kernels.regret import regrets
 from fleetsieve_kernels.screening import own_gains
 
-_FANTASIES, _DRAWS = 8, 32
+# Fantasies of the full score and of the rough one, and draws of the hyperparameters.
+_FANTASIES, _ROUGH, _DRAWS = 8, 4, 32
 # Candidates whose covariances with all cells are held at once.
 _TOGETHER = 32
 # Few cells leave room for several modes of the hyperparameters; many do not, and cost more.
@@ -256,7 +257,8 @@ class Belief:
         columns = np.arange(len(self.exists)).reshape(-1, self.problem.exists.shape[2])
         with jax.enable_x64(True):
             posterior, before, after = self._outlook(observed, hypothesis, tuple(pending), left)
-            found = own_gains(*before, within(posterior, columns), *after)
+            few = jax.device_put(_fantasy_nodes(self.outputs, _ROUGH))
+            found = own_gains(*before, within(posterior, columns), after[0], few, *after[2:])
             return np.nan_to_num(found.distance), np.nan_to_num(found.span)
 
     def true_gains(
@@ -331,7 +333,7 @@ class Belief:
         )
         after = (
             jax.device_put(noise),
-            jax.device_put(_fantasy_nodes(self.outputs)),
+            jax.device_put(_fantasy_nodes(self.outputs, _FANTASIES)),
             self._cells,
             known,
             self._levels(),
@@ -556,11 +558,11 @@ def _at_face(
 
 
 @functools.cache
-def _fantasy_nodes(outputs: int) -> Float[np.ndarray, "K P"]:
+def _fantasy_nodes(outputs: int, count: int) -> Float[np.ndarray, "K P"]:
     """Quasi-random normal nodes with mean 0."""
     from scipy.stats import qmc
 
-    uniform = qmc.Sobol(outputs, rng=0).random(_FANTASIES)
+    uniform = qmc.Sobol(outputs, rng=0).random(count)
     nodes = ndtri(np.clip(uniform, 1e-4, 1 - 1e-4))
     return nodes - nodes.mean(axis=0)
 

@@ -18,7 +18,7 @@ from fleetsieve.observations import Observations
 # Less than this is rounding noise of a gap in [0, 1].
 _NOTHING = 1e-12
 # With more candidates than this only so many get the full score, twice.
-_MANY, _KEPT = 256, 64
+_MANY, _KEPT = 256, 32
 
 
 @dataclass(frozen=True)

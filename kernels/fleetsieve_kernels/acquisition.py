@@ -18,6 +18,7 @@ from fleetsieve_kernels.bounds import (
     Doubt,
     Known,
     Levels,
+    Shift,
     bound,
     capacity_intervals,
     halfwidth,
@@ -28,7 +29,7 @@ from fleetsieve_kernels.hyper import Hyper, constrain
 from fleetsieve_kernels.posterior import Rows, Table, marginals, observe
 
 # So many numbers K·N·P of fantasies are worked on at once.
-_NUMBERS = 2**21
+_NUMBERS = 2**19
 # The distance is measured a little below V^U: at V^U itself the least drop of a κ^U costs a GPU.
 SHY = 0.98
 
@@ -157,9 +158,11 @@ def expected_gains(
     slack = white_slack(constrain(theta), q, cells)
     centre, spread = posterior
 
-    def state(mean: Array, width: Array, known: Known) -> tuple[Array, Array]:
-        bounds = bound(mean, width, known)
-        return capacity_intervals(bounds, known, levels, slack, fleet.shape, fleet.measured_only)
+    def state(
+        mean: Array, width: Array, known: Known, shift: Shift | None = None
+    ) -> tuple[Array, Array]:
+        facts = known, levels, slack, fleet.shape, fleet.measured_only
+        return capacity_intervals(bound(mean, width, known), *facts, shift)
 
     mean = jnp.where(known.exact, known.value, centre)
     sd = jnp.where(known.exact, 0, jnp.sqrt(spread) * inflation)
@@ -175,16 +178,12 @@ def expected_gains(
         exact = known.exact | (here[:, None] & (noise[index] == 0))
         sd = jnp.where(exact, 0, jnp.sqrt(variance) * inflation)
         width = halfwidth(q, sd, one_more_run(doubt, here))
-
-        def fantasy(node: Array) -> tuple[Array, Array]:
-            drawn = jnp.where(known.exact, known.value, centre + gain @ node)
-            then = Known(drawn, exact, known.measured | here, known.broken)
-            intervals = state(drawn, width, then)
-            lower, upper = values_of(intervals, needs, fleet)
-            return upper - lower, distance_of(intervals, target, needs, fleet)
-
-        gaps, distances = jax.vmap(fantasy)(nodes)
-        return gap - jnp.mean(gaps), distance - jnp.mean(distances)
+        then = Known(mean, exact, known.measured | here, known.broken)
+        shift = Shift(jnp.where(known.exact[..., None], 0, gain), nodes)
+        intervals = state(mean, width, then, shift)
+        lower, upper = values_of(intervals, needs, fleet)
+        distances = distance_of(intervals, target, needs, fleet)
+        return gap - jnp.mean(upper - lower), distance - jnp.mean(distances)
 
     return Gains(*in_blocks(candidate, candidates, nodes.shape[0] * centre.size))
 
@@ -214,7 +213,8 @@ def values_of(intervals: tuple[Array, Array], needs: Needs, fleet: Fleet) -> tup
 def distance_of(intervals: tuple[Array, Array], target: Array, needs: Needs, fleet: Fleet) -> Array:
     """The distance of `expected_gains`."""
     lower, upper = (_fewest(kappa, target, needs, fleet) for kappa in intervals)
-    return jnp.sum(jnp.where(_active(intervals[1], needs), lower - upper, 0)) / fleet.gpus
+    apart = jnp.where(_active(intervals[1], needs), lower - upper, 0)
+    return jnp.sum(apart, axis=-1) / fleet.gpus
 
 
 def _active(kappa_upper: Float[Array, "W C"], needs: Needs) -> Bool[Array, " W"]:

@@ -104,15 +104,23 @@ def bound(
     return Bounds(centre - width, centre + width)
 
 
+class Shift(NamedTuple):
+    """By how much K fantasies move all outputs: gain @ node, bounds and all."""
+
+    gain: Float[Array, "N P P"]  # 0 where a value is known exactly
+    nodes: Float[Array, "K P"]
+
+
 def capacity_intervals(
     bounds: Bounds,
     known: Known,
     levels: Levels,
-    slack: Float[Array, "N M"],
+    slack: Float[Array, "#N M"],
     shape: tuple[int, int, int],
     measured_only: bool = True,
+    shift: Shift | None = None,
 ) -> tuple[Float[Array, "*batch W C"], Float[Array, "*batch W C"]]:
-    """κ^L and κ^U of every column, requests/s per replica.
+    """κ^L and κ^U of every column, requests/s per replica; with a `shift` of each fantasy.
 
     Upper: the best upper throughput before the first level that surely breaks an SLO or broke.
     Lower: the best lower throughput of a level that was measured and holds (`measured_only`), with
@@ -120,19 +128,86 @@ def capacity_intervals(
     above it plus `slack`, a lower load being no harder but for the cells' own parts. A level that
     surely breaks by its own bound is not eased, so κ^L ≤ κ^U; nor is one that was measured and
     rather breaks.
+
+    Levels are walked one after the other, from above for what eases lower ones, then from below.
     """
-    lower, upper = bounds
-    possible = _all_metrics(lower[..., 1:] <= 0, levels) & levels.exists & ~known.broken
-    optimistic = _best(_prefix(possible, shape), upper[..., 0], levels, shape)
-    holds = _all_metrics(upper[..., 1:] <= 0, levels) & levels.exists & ~known.broken
-    counted = (known.measured & holds) if measured_only else holds
-    anchor = jnp.where((known.measured & holds)[..., None], upper[..., 1:], jnp.inf)
-    eased = jnp.minimum(upper[..., 1:], _lowest_above(anchor, shape) + slack)
-    likely = _all_metrics(lower[..., 1:] + upper[..., 1:] <= 0, levels)
-    eased_holds = _all_metrics(eased <= 0, levels) & possible & (likely | ~known.measured)
-    steps = holds | eased_holds
-    reached = _prefix(steps, shape) & _columns(counted, shape)
-    return _best(reached, lower[..., 0], levels, shape), optimistic
+    told = (
+        *bounds,
+        jnp.log(levels.scale)[:, None],
+        jnp.stack([levels.exists & ~known.broken, known.measured], axis=-1),
+        levels.limited,
+        jnp.broadcast_to(slack, levels.limited.shape),
+        None if shift is None else jnp.reshape(shift.gain, (shift.gain.shape[0], -1)),
+    )
+    told = jax.tree.map(lambda each: _by_level(each, shape), told)
+
+    def at(told: tuple) -> _Level:
+        lower, upper, scale, (sound, measured), limited, slack, gain = told
+        if shift is not None:
+            outputs = lower.shape[0]
+            gain = jnp.reshape(gain, (outputs, outputs, 1, *gain.shape[1:]))
+            nodes = shift.nodes[..., None, None]
+            moved = sum(gain[:, q] * nodes[:, q] for q in range(outputs))
+            lower, upper = lower[:, None] + moved, upper[:, None] + moved
+        batch = range(1, lower.ndim - 2)
+        limited, slack = jnp.expand_dims(limited, batch), jnp.expand_dims(slack, batch)
+        return _Level(lower, upper, scale[0], sound, measured, limited, slack)
+
+    def down(above: Array, told: tuple) -> tuple[Array, Array]:
+        here = at(told)
+        anchor = jnp.where(here.measured & here.holds, here.upper[1:], jnp.inf)
+        return jnp.minimum(above, anchor), above
+
+    def up(carry: tuple, told: tuple) -> tuple[tuple, None]:
+        open_, sure, low, high = carry
+        here, above = at(told[0]), told[1]
+        open_ &= here.possible
+        eased = here.all(jnp.minimum(here.upper[1:], above + here.slack) <= 0)
+        likely = here.all(here.lower[1:] + here.upper[1:] <= 0) | ~here.measured
+        sure &= here.holds | (eased & here.possible & likely)
+        counted = sure & here.holds & (here.measured if measured_only else True)
+        low = jnp.maximum(low, jnp.where(counted, here.lower[0] + here.scale, -jnp.inf))
+        high = jnp.maximum(high, jnp.where(open_, here.upper[0] + here.scale, -jnp.inf))
+        return (open_, sure, low, high), None
+
+    first = at(jax.tree.map(lambda each: each[0], told))
+    nothing = jnp.full_like(first.lower[0], -jnp.inf)
+    yes = jnp.ones(nothing.shape, bool)
+    _, above = jax.lax.scan(down, jnp.full_like(first.upper[1:], jnp.inf), told, reverse=True)
+    (_, _, low, high), _ = jax.lax.scan(up, (yes, yes, nothing, nothing), (told, above))
+    return jnp.exp(low), jnp.exp(high)
+
+
+class _Level(NamedTuple):
+    """One level of all columns; outputs and metrics in front, so that they are whole arrays."""
+
+    lower: Float[Array, "P *batch W C"]
+    upper: Float[Array, "P *batch W C"]
+    scale: Float[Array, "*#batch W C"]
+    sound: Bool[Array, "*#batch W C"]  # exists, and did not break
+    measured: Bool[Array, "*#batch W C"]
+    limited: Bool[Array, "M *#batch W C"]
+    slack: Float[Array, "M *#batch W C"]
+
+    def all(self, met: Bool[Array, "M *batch W C"]) -> Bool[Array, "*batch W C"]:
+        """Whether something is met for every SLO."""
+        return jnp.all(met | ~self.limited, axis=0)
+
+    @property
+    def possible(self) -> Bool[Array, "*batch W C"]:
+        """Whether it may hold."""
+        return self.all(self.lower[1:] <= 0) & self.sound
+
+    @property
+    def holds(self) -> Bool[Array, "*batch W C"]:
+        """Whether it holds by its own bound."""
+        return self.all(self.upper[1:] <= 0) & self.sound
+
+
+def _by_level(values: Array, shape: tuple[int, int, int]) -> Array:
+    """[..., N, P] as [L, P, ..., W, C]."""
+    columns = jnp.reshape(values, (*values.shape[:-2], *shape, values.shape[-1]))
+    return jnp.moveaxis(columns, (-2, -1), (0, 1))
 
 
 def drawn_capacities(
@@ -164,18 +239,22 @@ def _columns(values: Array, shape: tuple[int, int, int]) -> Array:
 
 
 def _prefix(holds: Bool[Array, "*batch N"], shape: tuple[int, int, int]) -> Array:
-    return jnp.cumprod(_columns(holds, shape), axis=-1, dtype=jnp.int32).astype(bool)
+    """Levels below the first of their column that does not hold."""
+    columns = _columns(holds, shape)
+    first = jnp.min(jnp.where(columns, shape[2], jnp.arange(shape[2])), axis=-1, keepdims=True)
+    return jnp.arange(shape[2]) < first
 
 
 def _best(reached: Array, log_throughput: Array, levels: Levels, shape: tuple) -> Array:
-    throughput = _columns(jnp.exp(log_throughput) * levels.scale, shape)
-    return jnp.max(jnp.where(reached, throughput, 0), axis=-1)
+    throughput = _columns(log_throughput + jnp.log(levels.scale), shape)
+    return jnp.exp(jnp.max(jnp.where(reached, throughput, -jnp.inf), axis=-1))
 
 
 def _lowest_above(anchor: Float[Array, "*batch N M"], shape: tuple[int, int, int]) -> Array:
     """For every cell the least anchor among the higher levels of its column; inf if none."""
     *batch, _, metrics = anchor.shape
     columns = jnp.reshape(anchor, (*batch, *shape, metrics))
-    least = jax.lax.cummin(columns, axis=columns.ndim - 2, reverse=True)
-    beyond = jnp.full_like(least[..., :1, :], jnp.inf)
-    return jnp.reshape(jnp.concatenate([least[..., 1:, :], beyond], axis=-2), anchor.shape)
+    above = [jnp.full_like(columns[..., 0, :], jnp.inf)]
+    for level in range(shape[2] - 1, 0, -1):
+        above.append(jnp.minimum(above[-1], columns[..., level, :]))
+    return jnp.reshape(jnp.stack(above[::-1], axis=-2), anchor.shape)

@@ -19,6 +19,7 @@ from fleetsieve_kernels.bounds import (
     Doubt,
     Known,
     Levels,
+    Shift,
     bound,
     capacity_intervals,
     halfwidth,
@@ -75,7 +76,7 @@ def own_gains(
         at = column * depth + jnp.arange(depth)
         here = jax.tree.map(lambda part: part[at], (known, levels, slack, inflation, noise, doubt))
         known_, levels_, slack_, inflation_, noise_, doubt_ = here
-        centre, variance = posterior[0][at], posterior[1][at]
+        centre, variance = mean[at], posterior[1][at]
 
         def apart(low: Array, high: Array) -> Array:
             blocks = [
@@ -95,18 +96,12 @@ def own_gains(
             exact = known_.exact | (told[:, None] & (noise_[level] == 0))
             sd = jnp.where(exact, 0, jnp.sqrt(left) * inflation_)
             width = halfwidth(q, sd, one_more_run(doubt_, told))
-
-            def fantasy(node: Array) -> tuple[Array, Array]:
-                drawn = jnp.where(known_.exact, known_.value, centre + gain @ node)
-                then = Known(drawn, exact, known_.measured | told, known_.broken)
-                bounds, shape = bound(drawn, width, then), (1, 1, depth)
-                low, high = capacity_intervals(
-                    bounds, then, levels_, slack_, shape, fleet.measured_only
-                )
-                return apart(low[0, 0], high[0, 0]), high[0, 0] - low[0, 0]
-
-            distances, ranges = jax.vmap(fantasy)(nodes)
-            return jnp.mean(distances), jnp.mean(ranges)
+            then = Known(centre, exact, known_.measured | told, known_.broken)
+            shift = Shift(jnp.where(known_.exact[..., None], 0, gain), nodes)
+            facts = then, levels_, slack_, (1, 1, depth), fleet.measured_only
+            low, high = capacity_intervals(bound(centre, width, then), *facts, shift)
+            low, high = low[:, 0, 0], high[:, 0, 0]
+            return jnp.mean(jax.vmap(apart)(low, high)), jnp.mean(high - low)
 
         low, high = kappas[0][w, c], kappas[1][w, c]
         distance, span = jax.vmap(candidate)(jnp.arange(depth))
