@@ -25,6 +25,7 @@ from fleetsieve.problem import Problem
 from fleetsieve.tails import excess
 from fleetsieve_kernels.acquisition import Candidates, Gains, Needs, expected_gains, gap_at, view
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
+from fleetsieve_kernels.allocation import value
 from fleetsieve_kernels.bounds import Doubt, Known, Levels, own_variances, quantile
 from fleetsieve_kernels.clairvoyance import Outcomes, true_gains
 from fleetsieve_kernels.covariance import Cells
@@ -344,21 +345,44 @@ class Belief:
         return posterior, before, after
 
     def draws(
-        self, observed: Observations, hypothesis: Hypothesis, count: int, seed: int
-    ) -> Float[np.ndarray, "S N P"]:
-        """Joint posterior draws of all outputs, inflated as the bounds are."""
-        if not self.problem.n_cells:
-            return np.zeros((count, *observed.value.shape))
+        self,
+        observed: Observations,
+        hypothesis: Hypothesis,
+        at: Int[np.ndarray, " k"],
+        count: int,
+        seed: int,
+    ) -> Float[np.ndarray, "S k P"]:
+        """Joint posterior draws of all outputs of a few cells, inflated as the bounds are."""
+        exact, value = observed.exact[at], observed.value[at]
+        if not at.size:
+            return np.zeros((count, *value.shape))
         with jax.enable_x64(True):
-            posterior, _ = self._conditioned(observed, hypothesis, ())
+            hyper, data = constrain(hypothesis.hyper), self._evidence.data(observed)
+            posterior = condition(hyper, data, self._evidence.cells(at))
             mean, covariance = np.asarray(posterior.mean), np.asarray(joint(posterior))
         flat = covariance.reshape(mean.size, mean.size)
         values, vectors = np.linalg.eigh((flat + flat.T) / 2)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         normal = np.random.default_rng(seed).standard_normal((count, mean.size))
-        deviation = (normal @ root.T).reshape(count, *mean.shape) * hypothesis.inflation
-        drawn = mean + np.where(observed.exact, 0.0, deviation)
-        return np.where(observed.exact, observed.value, drawn)
+        deviation = (normal @ root.T).reshape(count, *mean.shape) * hypothesis.inflation[at]
+        drawn = mean + np.where(exact, 0.0, deviation)
+        return np.where(exact, value, drawn)
+
+    def values(
+        self, kappas: Float[np.ndarray, "k W C"], active: Bool[np.ndarray, " W"]
+    ) -> Float[np.ndarray, " k"]:
+        """V of the best allocation under each of some capacities."""
+        found, facts = np.zeros(len(kappas)), self._facts
+        with jax.enable_x64(True):
+            needs = self._needs()
+            limits = (needs.min_replicas, needs.max_replicas) if facts.limited else None
+            for start in range(0, len(kappas), _TOGETHER):
+                some = kappas[start : start + _TOGETHER]
+                padded = np.pad(some, [(0, _TOGETHER - len(some)), (0, 0), (0, 0)])
+                asked = needs.demand, needs.weight, facts.sizes, facts.gpus, limits
+                best = value(facts.objective, jax.device_put(padded), active, *asked)
+                found[start : start + len(some)] = np.asarray(best)[: len(some)]
+        return found
 
     def regrets(
         self,

@@ -47,7 +47,7 @@ def recommend(
     problem = belief.problem
     active = servable(problem, found.kappa_upper)
     chosen = search.recommended
-    kappas = _capacity_draws(search)
+    kappas = _capacity_draws(search, chosen.replicas)
     values = [_value(problem, chosen.replicas, kappa, active) for kappa in kappas]
     sure = search.value[0]
     return Decision(
@@ -76,25 +76,38 @@ def recommend(
 
 
 def feasible_prefix(
-    problem: Problem, value: Float[np.ndarray, "S N P"], broken: Bool[np.ndarray, " N"]
-) -> Float[np.ndarray, "S W C"]:
-    """κ of METHOD 1 for log outputs `value` relative to `observations.units`."""
+    problem: Problem,
+    value: Float[np.ndarray, "S n P"],
+    broken: Bool[np.ndarray, " n"],
+    columns: tuple[np.ndarray, ...] = (),
+) -> Float[np.ndarray, "S *k"]:
+    """κ of METHOD 1 for log outputs `value` relative to `observations.units`.
+
+    Of all columns, [S, W, C], or of some, (w, c), of which `value` and `broken` have the cells.
+    """
+    exists = problem.exists[columns or ...]
+    scale = throughput_scale(problem).reshape(problem.exists.shape)[columns or ...]
     limited = np.isfinite(problem.limit)[:, None, None, :]
-    columns = value.reshape(len(value), *problem.exists.shape, value.shape[-1])
-    holds = ((columns[..., 1:] <= 0) | ~limited).all(axis=-1)
-    holds &= problem.exists & ~broken.reshape(problem.exists.shape)
+    limited = np.broadcast_to(limited, (*problem.exists.shape[:2], *limited.shape[2:]))
+    levels = value.reshape(len(value), *exists.shape, value.shape[-1])
+    holds = ((levels[..., 1:] <= 0) | ~limited[columns or ...]).all(axis=-1)
+    holds &= exists & ~broken.reshape(exists.shape)
     reached = np.logical_and.accumulate(holds, axis=-1)
-    scale = throughput_scale(problem).reshape(problem.exists.shape)
-    throughput = np.exp(np.minimum(columns[..., 0], 100.0)) * scale
-    return np.where(reached, throughput, 0.0).max(axis=-1)
+    throughput = np.exp(np.minimum(levels[..., 0], 100.0)) * scale
+    return np.where(reached, throughput, 0.0).max(axis=-1, initial=0.0)
 
 
-def _capacity_draws(search: Search) -> Float[np.ndarray, "S W C"]:
-    """Capacities under joint posterior draws, within their bounds."""
+def _capacity_draws(search: Search, replicas: Int[np.ndarray, "W C"]) -> Float[np.ndarray, "S W C"]:
+    """Capacities under joint posterior draws, within their bounds; of allocated columns alone."""
     belief, found = search.belief, search.assessment
-    drawn = belief.draws(search.observed, search.hypothesis, _DRAWS, _SEED)
-    kappas = feasible_prefix(belief.problem, drawn, search.observed.broken)
-    return np.clip(kappas, found.kappa_lower, np.maximum(found.kappa_upper, found.kappa_lower))
+    shape, columns = belief.problem.exists.shape, np.nonzero(replicas)
+    at = np.arange(belief.exists.size).reshape(shape)[columns].ravel()
+    drawn = belief.draws(search.observed, search.hypothesis, at, _DRAWS, _SEED)
+    prefix = feasible_prefix(belief.problem, drawn, search.observed.broken[at], columns)
+    lower, upper = found.kappa_lower[columns], found.kappa_upper[columns]
+    kappas = np.zeros((_DRAWS, *shape[:2]))
+    kappas[:, *columns] = np.clip(prefix, lower, np.maximum(upper, lower))
+    return kappas
 
 
 def _value(
@@ -220,20 +233,20 @@ def _runner_up(
 def _unmeasured(search: Search, active: Bool[np.ndarray, " W"]) -> Unmeasured:
     problem, found = search.belief.problem, search.assessment
     absent = problem.exists & (search.truth.status == ABSENT)
-    rows = []
-    for w, c in np.argwhere(absent.any(axis=-1)):
-        raised = found.kappa_lower.copy()
-        raised[w, c] = max(found.kappa_upper[w, c], raised[w, c])
-        value = best_allocation(problem, raised, active).value
-        rows.append(
-            UnmeasuredColumn(
-                problem.workloads[w],
-                problem.configs[c],
-                int(absent[w, c].sum()),
-                float(found.kappa_upper[w, c]),
-                max(float(value) - found.value_lower, 0.0),
-            )
+    columns = np.argwhere(absent.any(axis=-1))
+    raised = np.repeat(found.kappa_lower[None], len(columns), axis=0)
+    for kappa, (w, c) in zip(raised, columns, strict=True):
+        kappa[w, c] = max(found.kappa_upper[w, c], kappa[w, c])
+    rows = [
+        UnmeasuredColumn(
+            problem.workloads[w],
+            problem.configs[c],
+            int(absent[w, c].sum()),
+            float(found.kappa_upper[w, c]),
+            max(float(value) - found.value_lower, 0.0),
         )
+        for value, (w, c) in zip(search.belief.values(raised, active), columns, strict=True)
+    ]
     rows.sort(key=lambda row: -row.could_add)
     return Unmeasured(int(absent.sum()), float(problem.gpu_seconds[absent].sum()), rows)
 

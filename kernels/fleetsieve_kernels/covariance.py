@@ -108,7 +108,7 @@ def expected(a: Cells, outputs: int) -> Float[Array, "N {outputs}"]:
 
 
 def _matern52(a: Float[Array, "Na D"], b: Float[Array, "Nb D"]) -> Float[Array, "Na Nb"]:
-    squared = jnp.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=-1)
+    squared = sum((a[:, None, d] - b[None, :, d]) ** 2 for d in range(a.shape[1]))
     # The floor keeps the gradient of the root finite at equal points.
     distance = jnp.sqrt(5 * squared + 1e-12)
     return (1 + distance + distance**2 / 3) * jnp.exp(-distance)

@@ -11,6 +11,9 @@ from fleetsieve_kernels.covariance import Cells, covariances, expected, jitter, 
 from fleetsieve_kernels.dense import forward, over, small_cholesky, small_forward
 from fleetsieve_kernels.hyper import Hyper, mixing_matrix
 
+# Cells whose marginals are worked out together.
+_BLOCK = 512
+
 
 class Noise(NamedTuple):
     """Of complete observations, each the centre of some runs of its cell.
@@ -118,18 +121,31 @@ def row_noise(hyper: Hyper, rows: Rows) -> Float[Array, " m"]:
 @jax.jit
 def condition(hyper: Hyper, data: Table | Rows, cells: Cells) -> Posterior:
     """Posterior of all outputs at `cells` given the data (Rasmussen & Williams, eq. 2.22-2.24)."""
-    if isinstance(data, Table):
-        return _condition_table(hyper, data, cells)
-    return _condition_rows(hyper, data, cells)
+    return _at(hyper, data, _solved(hyper, data), cells)
 
 
 @jax.jit
 def marginals(
     hyper: Hyper, data: Table | Rows, cells: Cells
 ) -> tuple[Float[Array, "N P"], Float[Array, "N P"]]:
-    """Mean and variance of `condition` alone."""
-    found = condition(hyper, data, cells)
-    return found.mean, found.variance
+    """Mean and variance of `condition` alone; of many cells block by block, which fit a cache."""
+    solved, count = _solved(hyper, data), cells.ids.shape[0]
+    blocks = -(-count // _BLOCK)
+
+    def block(cells: Cells) -> tuple[Array, Array]:
+        found = _at(hyper, data, solved, cells)
+        return found.mean, found.variance
+
+    if count <= _BLOCK:
+        return block(cells)
+
+    def cut(part: Array) -> Array:
+        padding = [(0, blocks * _BLOCK - count), *[(0, 0)] * (part.ndim - 1)]
+        return jnp.reshape(jnp.pad(part, padding), (blocks, _BLOCK, *part.shape[1:]))
+
+    found = jax.lax.map(block, jax.tree.map(cut, cells))
+    mean, variance = (jnp.reshape(part, (-1, part.shape[-1]))[:count] for part in found)
+    return mean, variance
 
 
 @jax.jit
@@ -218,40 +234,38 @@ def _gain(cross: Array, index: Array, noise: Array) -> tuple[Array, Array]:
     return jnp.reshape(small_forward(factor, flat.T).T, cross.shape), factor
 
 
-def _condition_table(hyper: Hyper, table: Table, cells: Cells) -> Posterior:
-    mean, root = _latent_solve(hyper, table, cells)
-    loading = mixing_matrix(hyper)
-    spread = variances(hyper, cells) - jnp.sum(root**2, axis=1)
-    variance = jnp.maximum((loading**2 @ spread).T, 0)
-    return Posterior(_around(cells, (loading @ mean).T), variance, hyper, cells, root, None)
+def _solved(hyper: Hyper, data: Table | Rows) -> tuple[Array, Array]:
+    """L⁻¹ and L⁻¹ (y - m), L L' the covariance of the data; of every latent for whole cells.
 
+    The inverse of the small factor turns the solutions for all cells into one product.
+    """
 
-def _latent_solve(
-    hyper: Hyper, table: Table, cells: Cells
-) -> tuple[Float[Array, "R N"], Float[Array, "R n N"]]:
-    """Posterior means of the latents, and the roots that explain variance: k - root' root."""
-    cross = jnp.where(table.mask[:, None], covariances(hyper, table.cells, cells), 0)
-
-    def solve(gram: Array, cross: Array, value: Array) -> tuple[Array, Array]:
+    def solve(gram: Array, value: Array) -> tuple[Array, Array]:
         factor = jnp.linalg.cholesky(gram)
-        root = forward(factor, cross)
-        return root.T @ forward(factor, value), root
+        inverse = forward(factor, jnp.eye(len(value), dtype=value.dtype))
+        return inverse, inverse @ value
 
-    return over(solve, gram_of_table(hyper, table), cross, latents_of(hyper, table))
-
-
-def _condition_rows(hyper: Hyper, rows: Rows, cells: Cells) -> Posterior:
-    factor = jnp.linalg.cholesky(gram_of_rows(hyper, rows))
-    root = forward(factor, _row_cross(hyper, rows, cells))
-    white = forward(factor, surprise_of_rows(hyper, rows))
-    prior = (mixing_matrix(hyper) ** 2 @ variances(hyper, cells)).T
-    variance = jnp.maximum(prior - jnp.reshape(jnp.sum(root**2, axis=0), prior.shape), 0)
-    mean = _around(cells, jnp.reshape(root.T @ white, prior.shape))
-    return Posterior(mean, variance, hyper, cells, None, jnp.reshape(root, (-1, *prior.shape)))
+    if isinstance(data, Table):
+        return over(solve, gram_of_table(hyper, data), latents_of(hyper, data))
+    return solve(gram_of_rows(hyper, data), surprise_of_rows(hyper, data))
 
 
-def _around(cells: Cells, deviation: Float[Array, "N P"]) -> Float[Array, "N P"]:
-    return expected(cells, deviation.shape[1]) + deviation
+def _at(hyper: Hyper, data: Table | Rows, solved: tuple[Array, Array], cells: Cells) -> Posterior:
+    inverse, white = solved
+    loading, prior = mixing_matrix(hyper), variances(hyper, cells)
+    if isinstance(data, Table):
+        cross = jnp.where(data.mask[:, None], covariances(hyper, data.cells, cells), 0)
+        root = jnp.einsum("rmn,rna->rma", inverse, cross)
+        mean = (loading @ jnp.einsum("rma,rm->ra", root, white)).T
+        variance = (loading**2 @ (prior - jnp.sum(root**2, axis=1))).T
+        found = mean, variance, root, None
+    else:
+        prior = (loading**2 @ prior).T
+        root = jnp.reshape(inverse @ _row_cross(hyper, data, cells), (-1, *prior.shape))
+        mean = jnp.einsum("map,m->ap", root, white)
+        found = mean, prior - jnp.sum(root**2, axis=0), None, root
+    mean, variance, *roots = found
+    return Posterior(_around(cells, mean), jnp.maximum(variance, 0), hyper, cells, *roots)
 
 
 def _row_cross(hyper: Hyper, rows: Rows, cells: Cells) -> Float[Array, "m NP"]:
@@ -259,6 +273,10 @@ def _row_cross(hyper: Hyper, rows: Rows, cells: Cells) -> Float[Array, "m NP"]:
     latent = covariances(hyper, rows.cells, cells)
     cross = jnp.einsum("mr,pr,rmn->mnp", loading[rows.output], loading, latent)
     return jnp.reshape(jnp.where(rows.mask[:, None, None], cross, 0), (cross.shape[0], -1))
+
+
+def _around(cells: Cells, deviation: Float[Array, "N P"]) -> Float[Array, "N P"]:
+    return expected(cells, deviation.shape[1]) + deviation
 
 
 def _masked(gram: Array, mask: Bool[Array, " n"]) -> Array:

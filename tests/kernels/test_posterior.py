@@ -159,6 +159,20 @@ def test_what_observing_does_equals_conditioning_on_the_drawn_outcome(fantasy):
         close(variance, np.einsum("ipip->ip", left))
 
 
+@pytest.mark.parametrize("route", ["table", "rows"])
+def test_marginals_of_many_cells_are_those_of_blocks_of_them(small, reference, route, monkeypatch):
+    hyper, cells, _, rng = small
+    index, values = np.array([1, 5, 8]), rng.normal(size=(3, 2))
+    data = reference.as_table(cells, index, values, 8)
+    if route == "rows":
+        data = reference.as_rows(cells, *pairs(index, 2), values.ravel(), np.full(6, 0.05), 16)
+    whole = condition(hyper, data, cells)
+    monkeypatch.setattr("fleetsieve_kernels.posterior._BLOCK", 5)
+    mean, variance = marginals.__wrapped__(hyper, data, cells)
+    close(mean, whole.mean)
+    close(variance, whole.variance)
+
+
 def test_observing_a_known_cell_again_changes_nothing(small, reference):
     hyper, cells, _, rng = small
     table = reference.as_table(cells, np.array([4, 6]), rng.normal(size=(2, 2)), 8)
