@@ -4,10 +4,8 @@ python benchmarks/speed_engine.py --cells 1000 --gpus 64
 """
 
 import argparse
-import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -29,13 +27,8 @@ class Engine:
         self.sized = sized
         rows = [sized.grid.rows[i] for i in sized.observed(observations)]
         self.told = [Told(None, row.cell, row.outcome) for row in rows]
-        chosen: dict[str, Any] = {}
-        self.absent = []
-        if "fantasies" in inspect.signature(Sieve).parameters:
-            chosen["fantasies"] = fantasies
-        else:
-            self.absent.append("the engine has 8 fantasies, fixed; only the peers take as told")
-        self._open = partial(Sieve, sized.fleet, grid=sized.grid, **chosen)
+        self.absent: list[str] = []
+        self._open = partial(Sieve, sized.fleet, grid=sized.grid, fantasies=fantasies)
         self._sieve: Sieve | None = None
 
     def opened(self, count: int) -> Sieve:

@@ -42,8 +42,8 @@ from fleetsieve_kernels.posterior import (
 from fleetsieve_kernels.regret import regrets
 from fleetsieve_kernels.screening import own_gains
 
-# Fantasies of the full score and of the rough one, and draws of the hyperparameters.
-_FANTASIES, _ROUGH, _DRAWS = 8, 4, 32
+# Fantasies of the rough score, and draws of the hyperparameters.
+_ROUGH, _DRAWS = 4, 32
 # Candidates whose covariances with all cells are held at once.
 _TOGETHER = 32
 # Few cells leave room for several modes of the hyperparameters; many do not, and cost more.
@@ -111,12 +111,15 @@ class Belief:
         measured_only: bool = True,
         predicted: Predicted | None = None,
         inference: str = "map",
+        fantasies: int = 8,
     ) -> None:
         """Prepare the arrays of `problem`; `confidence` is that of all bounds together.
 
         `predicted` is what a cheap predictor says of the cells, see `fleetsieve.predicted`.
         `inference` of the hyperparameters: "map", with a Laplace approximation, or "nuts".
+        `fantasies` is how many outcomes of a cell the score looks at.
         """
+        self._fantasies = fantasies
         self.problem, self.confidence, self._inference = problem, confidence, inference
         self.exists = problem.exists.ravel()
         self.limited = np.isfinite(_per_cell(problem, problem.limit))
@@ -334,7 +337,7 @@ class Belief:
         )
         after = (
             jax.device_put(noise),
-            jax.device_put(_fantasy_nodes(self.outputs, _FANTASIES)),
+            jax.device_put(_fantasy_nodes(self.outputs, self._fantasies)),
             self._cells,
             known,
             self._levels(),

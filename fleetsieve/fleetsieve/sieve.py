@@ -41,6 +41,7 @@ class Sieve:
         repeats: int | None = None,
         stop: str | None = None,
         budget: float | None = None,
+        fantasies: int = 8,
         events: Iterable[Event] = (),
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
@@ -49,7 +50,7 @@ class Sieve:
         `grid` gives candidates and their costs, never outcomes. `prior` is what a predictor says
         of them, by default the grid that the fleet file names. `repeats` is how often a cell whose
         outcome has a standard error may be measured: 1 with a grid, else as in the fleet file.
-        `budget` is in GPU-seconds.
+        `budget` is in GPU-seconds, `fantasies` how many outcomes of a cell its score looks at.
         `events` is an earlier journal: what it says of cells that no longer exist is counted as
         spent and else passed over. `on_event` is called with each new event before the method
         that caused it returns.
@@ -72,6 +73,7 @@ class Sieve:
             measured_only=fleet.decision.unmeasured == "refuse",
             predicted=predictions(self.problem, prior or prior_of(fleet)),
             inference=fleet.decision.inference,
+            fantasies=fantasies,
         )
         if repeats is None:
             repeats = fleet.measure.repeats if grid is None else 1

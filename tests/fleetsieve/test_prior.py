@@ -120,7 +120,7 @@ def test_a_failed_row_is_no_knowledge_and_its_gap_is_filled(grid_of):
 def guess_at(predicted):
     """The guess as W, C, L, P."""
     whole = problem()
-    places = Belief(whole, confidence=0.95)._places[:4]
+    places = Belief(whole, confidence=0.95)._evidence.places[:4]
     return guess_of(whole, predicted, places).reshape(*whole.exists.shape, -1)
 
 

@@ -111,9 +111,9 @@ def test_a_noisy_cell_at_its_slo_is_asked_again_until_its_runs_are_used_up():
 
 
 def test_without_a_certificate_the_allocation_rests_on_cells_as_they_were_measured():
-    """At load 2 latency is within noise of the SLO and rather holds, at load 4 it surely breaks."""
+    """At load 2 latency is within noise of the SLO and rather holds: 3 replicas are enough."""
     sieve, rng = Sieve(Fleet.parse(FLEET)), np.random.default_rng(0)
-    latency = {1: 10.0, 2: 28.0, 4: 300.0}
+    latency = {1.0: 10.0, 2.0: 28.0, 4.0: 300.0}
     while not sieve.done:
         (proposal,) = sieve.ask()
         load = proposal.cell.load
@@ -121,7 +121,7 @@ def test_without_a_certificate_the_allocation_rests_on_cells_as_they_were_measur
         sieve.tell(proposal.ticket, run(throughput=load, e2e=e2e, error=0.1))
     decision = sieve.decision()
     assert (decision.stop_reason, decision.certified) == ("within_noise", False)
-    assert [(row.config, row.replicas, row.load) for row in decision.allocation] == [("x", 4, 2.0)]
+    assert [(row.config, row.replicas, row.load) for row in decision.allocation] == [("x", 3, 2.0)]
     # Certain is less than what is given, and the gap is that of what is certain.
     assert decision.value.conservative < 1 <= decision.value.optimistic
     assert decision.gap == decision.value.optimistic - decision.value.conservative > 0.02

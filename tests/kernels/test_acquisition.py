@@ -10,7 +10,8 @@ import pytest
 from fleetsieve_kernels.acquisition import Candidates, Fleet, Gains, Needs, expected_gains, view
 from fleetsieve_kernels.bounds import Known, Levels
 from fleetsieve_kernels.hyper import constrain
-from fleetsieve_kernels.posterior import condition, crossings
+from fleetsieve_kernels.posterior import condition, crossings, within
+from fleetsieve_kernels.screening import own_gains
 
 OBJECTIVES = ["max-min", "aggregate", "weighted"]
 SHAPE, SIZES, GPUS, OUTPUTS = (2, 2, 3), (1, 2), 3, 2
@@ -241,3 +242,55 @@ def test_single_precision_agrees_roughly_and_stays_single(reference):
     assert rough.gap == pytest.approx(float(precise.gap), abs=0.02)
     np.testing.assert_allclose(rough.sd, precise.sd, atol=0.02)
     np.testing.assert_allclose(rough_gains.gap, gains.gap, atol=0.02)
+
+
+COLUMNS = np.arange(CELLS).reshape(-1, SHAPE[2])
+
+
+def found_by_own(decision):
+    posterior = condition(constrain(decision.theta), decision.data, decision.cells)
+    return own_gains(
+        *(decision.theta, decision.inflation, np.asarray(Q), posterior[:2]),
+        *(within(posterior, COLUMNS), decision.noise, decision.nodes, decision.cells),
+        *(decision.known, decision.levels, decision.needs, decision.fleet),
+    )
+
+
+def own_by_refits(decision, index):
+    """Distance and range of capacity per GPU, once `index` is told: its own column alone moves."""
+    w, c, _ = np.unravel_index(index, SHAPE)
+    before = decision.capacities(decision.refit(), decision.known)
+    target = 0.98 * decision.values(before)[1]
+    best = (before[1][w] / np.array(SIZES)).max()
+    mean, covariance = decision.refit()
+    predictive = covariance[index, :, index] + np.diag(decision.noise[index])
+    here = np.arange(CELLS) == index
+    distance, span = decision.distance(before, target), before[1][w, c] - before[0][w, c]
+    for node in decision.nodes:
+        values = mean[index] + np.linalg.cholesky(predictive) @ node
+        then = Known(
+            np.where(here[:, None], values, decision.known.value),
+            decision.known.exact | (here[:, None] & (decision.noise[index] == 0)),
+            decision.known.measured | here,
+            decision.known.broken,
+        )
+        after = decision.capacities(decision.refit(index, values), then)
+        mixed = before.copy()
+        mixed[:, w, c] = after[:, w, c]
+        distance -= decision.distance(mixed, target) / len(decision.nodes)
+        span -= (after[1][w, c] - after[0][w, c]) / len(decision.nodes)
+    return distance, span / SIZES[c] / best if best > 0 else 0.0
+
+
+@pytest.mark.parametrize("objective", ["max-min", "aggregate"])
+def test_own_gains_are_those_of_refits_that_move_one_column(reference, objective):
+    moved = 0
+    for seed in range(4):
+        decision = Decision(reference, objective, seed)
+        found = found_by_own(decision)
+        for index in sorted(set(range(CELLS)) - {ABSENT, FAILED, *MEASURED}):
+            distance, span = own_by_refits(decision, index)
+            assert found.distance[index] == pytest.approx(distance, abs=1e-6)
+            assert found.span[index] == pytest.approx(span, abs=1e-6)
+            moved += abs(distance) > 1e-3 or abs(span) > 1e-3
+    assert moved

@@ -3,6 +3,8 @@
 # NumPy arrays stand in for JAX ones.
 # pyright: reportArgumentType=false, reportCallIssue=false
 
+import inspect
+
 import jax
 import numpy as np
 import pytest
@@ -168,7 +170,7 @@ def test_marginals_of_many_cells_are_those_of_blocks_of_them(small, reference, r
         data = reference.as_rows(cells, *pairs(index, 2), values.ravel(), np.full(6, 0.05), 16)
     whole = condition(hyper, data, cells)
     monkeypatch.setattr("fleetsieve_kernels.posterior._BLOCK", 5)
-    mean, variance = marginals.__wrapped__(hyper, data, cells)
+    mean, variance = inspect.unwrap(marginals)(hyper, data, cells)
     close(mean, whole.mean)
     close(variance, whole.variance)
 
