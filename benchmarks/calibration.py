@@ -15,7 +15,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -122,11 +122,8 @@ def _begin() -> None:
 def measure(fleets: int, results: Path, minutes: float, workers: int) -> None:
     """Run what is not in `results` yet, for at most so many minutes."""
     end = time.monotonic() + 60 * minutes
-    known = {tuple(row[key] for key in asdict(Job(0, 0, "", 0, 0))) for row in read(results)}
-    waiting = [
-        [job for job in jobs if tuple(asdict(job).values()) not in known]
-        for jobs in jobs_of(fleets)
-    ]
+    known = {_key(row) for row in read(results)}
+    waiting = [[job for job in jobs if _key(asdict(job)) not in known] for jobs in jobs_of(fleets)]
     waiting = [jobs for jobs in waiting if jobs]
     context = multiprocessing.get_context("spawn")
     start = time.monotonic()
@@ -144,10 +141,15 @@ def measure(fleets: int, results: Path, minutes: float, workers: int) -> None:
 
 
 def read(results: Path) -> list[dict]:
-    """The rows so far."""
+    """The rows so far, one for each job."""
     if not results.exists():
         return []
-    return [json.loads(line) for line in results.read_text().splitlines()]
+    rows = (json.loads(line) for line in results.read_text().splitlines())
+    return list({_key(row): row for row in rows}.values())
+
+
+def _key(row: dict) -> tuple:
+    return tuple(row[field.name] for field in fields(Job))
 
 
 def wilson(valid: int, count: int) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 """What the model believes of a fleet's cells: the bridge from problems to kernels.
 
-Everything runs in float64, in one synchronous scope per call; NumPy goes in and comes out. It goes
-in by `jax.device_put`: `jnp.asarray` compiles a program for every shape.
+Everything runs in float64, in one synchronous scope per call; NumPy goes in and comes out.
 """
 
 import functools
@@ -12,12 +11,11 @@ from functools import cached_property
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import ndtri
 
-from fleetsieve.evidence import Assumed, Evidence
+from fleetsieve.evidence import Assumed, Evidence, given
 from fleetsieve.hyperposterior import centre, chains, thinned, warning_of
 from fleetsieve.observations import Observations, share, throughput_scale
 from fleetsieve.predicted import Predicted
@@ -71,7 +69,7 @@ class Hypothesis:
     @property
     def hyper(self) -> Hyper:
         """`theta` for the kernels, in the precision of the caller's scope."""
-        return {name: jax.device_put(value) for name, value in self.theta.items()}
+        return {name: given(value) for name, value in self.theta.items()}
 
     @cached_property
     def run_variance(self) -> Float[np.ndarray, " P"] | float:
@@ -179,8 +177,8 @@ class Belief:
         with jax.enable_x64(True):
             seen = view(
                 hypothesis.hyper,
-                jax.device_put(hypothesis.inflation),
-                jax.device_put(q),
+                given(hypothesis.inflation),
+                given(q),
                 self._evidence.data(observed),
                 self._cells,
                 _known(observed),
@@ -220,9 +218,9 @@ class Belief:
         with jax.enable_x64(True):
             gap = gap_at(
                 hypothesis.hyper,
-                jax.device_put(q),
-                jax.device_put(centre),
-                jax.device_put(np.where(new, 0.0, width)),
+                given(q),
+                given(centre),
+                given(np.where(new, 0.0, width)),
                 self._cells,
                 known,
                 self._levels(),
@@ -261,7 +259,7 @@ class Belief:
         columns = np.arange(len(self.exists)).reshape(-1, self.problem.exists.shape[2])
         with jax.enable_x64(True):
             posterior, before, after = self._outlook(observed, hypothesis, tuple(pending), left)
-            few = jax.device_put(_fantasy_nodes(self.outputs, _ROUGH))
+            few = given(_fantasy_nodes(self.outputs, _ROUGH))
             found = own_gains(*before, within(posterior, columns), after[0], few, *after[2:])
             return np.nan_to_num(found.distance), np.nan_to_num(found.span)
 
@@ -278,17 +276,17 @@ class Belief:
             posterior, known = self._conditioned(observed, hypothesis, ())
             before = (
                 hypothesis.hyper,
-                jax.device_put(hypothesis.inflation),
-                jax.device_put(now),
+                given(hypothesis.inflation),
+                given(now),
                 posterior[:2],
             )
             after = (
                 Outcomes(
-                    jax.device_put(truth.value),
-                    jax.device_put(truth.noise),
-                    jax.device_put(truth.modelled),
+                    given(truth.value),
+                    given(truth.noise),
+                    given(truth.modelled),
                     _known(truth),
-                    jax.device_put(q),
+                    given(q),
                 ),
                 self._cells,
                 known,
@@ -313,7 +311,7 @@ class Belief:
         found, chosen = np.zeros((2, among.size)), np.flatnonzero(among)
         for start in range(0, chosen.size, _TOGETHER):
             index = chosen[start : start + _TOGETHER]
-            padded = jax.device_put(np.pad(index, (0, _TOGETHER - index.size), mode="edge"))
+            padded = given(np.pad(index, (0, _TOGETHER - index.size), mode="edge"))
             some = gains(Candidates(padded, crossings(posterior, padded)))
             found[:, index] = np.stack(some)[:, : index.size]
         return np.nan_to_num(found[0]), np.nan_to_num(found[1])
@@ -331,13 +329,13 @@ class Belief:
         posterior, known = self._conditioned(observed, hypothesis, pending)
         before = (
             hypothesis.hyper,
-            jax.device_put(hypothesis.inflation),
-            jax.device_put(q),
+            given(hypothesis.inflation),
+            given(q),
             posterior[:2],
         )
         after = (
-            jax.device_put(noise),
-            jax.device_put(_fantasy_nodes(self.outputs, self._fantasies)),
+            given(noise),
+            given(_fantasy_nodes(self.outputs, self._fantasies)),
             self._cells,
             known,
             self._levels(),
@@ -383,7 +381,7 @@ class Belief:
                 some = kappas[start : start + _TOGETHER]
                 padded = np.pad(some, [(0, _TOGETHER - len(some)), (0, 0), (0, 0)])
                 asked = needs.demand, needs.weight, facts.sizes, facts.gpus, limits
-                best = value(facts.objective, jax.device_put(padded), active, *asked)
+                best = value(facts.objective, given(padded), active, *asked)
                 found[start : start + len(some)] = np.asarray(best)[: len(some)]
         return found
 
@@ -402,15 +400,15 @@ class Belief:
         white = rng.standard_normal((count, shape[0], shape[1] - 1))
         with jax.enable_x64(True):
             found = regrets(
-                {name: jax.device_put(leaf[part]) for name, leaf in hypothesis.draws.items()},
+                {name: given(leaf[part]) for name, leaf in hypothesis.draws.items()},
                 self._evidence.data(observed),
                 self._cells,
                 _known(observed),
                 self._levels(),
                 self._needs(),
-                jax.device_put(replicas),
-                jax.device_put(nodes),
-                jax.device_put(white),
+                given(replicas),
+                given(nodes),
+                given(white),
                 self._facts,
             )
             return np.asarray(found)
@@ -473,7 +471,7 @@ class Belief:
         here[index] = True
         exact = here[:, None] & (sum(parts) == 0)
         then = Known(
-            jnp.where(exact, mean, known.value),
+            given(np.where(exact, mean, known.value)),
             known.exact | exact,
             known.measured | here,
             known.broken,
@@ -498,10 +496,8 @@ class Belief:
         wider = excess(q, observed.runs.max(initial=0) + 1)[observed.runs + 1]
         reach = now.reach
         if left is not None:
-            reach = jax.device_put(
-                _at_face(np.ones_like(observed.measured), left - 1, q, run.shape)
-            )
-        return now, Doubt(jax.device_put(noise), jax.device_put(wider), reach)
+            reach = given(_at_face(np.ones_like(observed.measured), left - 1, q, run.shape))
+        return now, Doubt(given(noise), given(wider), reach)
 
     def _doubt(
         self,
@@ -517,7 +513,7 @@ class Belief:
         wider = excess(q, observed.runs.max(initial=0))[observed.runs]
         own = np.where(noise > 0, noise, np.inf)
         reach = np.ones(shape) if left is None else _at_face(observed.measured, left, q, shape)
-        return Doubt(jax.device_put(own), jax.device_put(wider), jax.device_put(reach))
+        return Doubt(given(own), given(wider), given(reach))
 
     def _starts(self, count: int, noisy: bool = False) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
@@ -526,22 +522,18 @@ class Belief:
         draws = np.random.default_rng(0)
         around = {k: 0.5 * draws.standard_normal((count, *v.shape)) for k, v in median.items()}
         return {
-            name: jax.device_put(
-                leaf + np.concatenate([np.zeros((1, *leaf.shape)), around[name][1:]])
-            )
+            name: given(leaf + np.concatenate([np.zeros((1, *leaf.shape)), around[name][1:]]))
             for name, leaf in median.items()
         }
 
     def _levels(self) -> Levels:
         scale = throughput_scale(self.problem)
-        return Levels(
-            jax.device_put(self.exists), jax.device_put(self.limited), jax.device_put(scale)
-        )
+        return Levels(given(self.exists), given(self.limited), given(scale))
 
     def _needs(self) -> Needs:
         problem = self.problem
-        given = (problem.demand, problem.weight, problem.min_replicas, problem.max_replicas)
-        return Needs(*(jax.device_put(part) for part in given))
+        parts = (problem.demand, problem.weight, problem.min_replicas, problem.max_replicas)
+        return Needs(*(given(part) for part in parts))
 
 
 def use_compilation_cache() -> None:
@@ -571,7 +563,7 @@ def _per_cell(problem: Problem, values: Float[np.ndarray, "W M"]) -> Float[np.nd
 def _known(observed: Observations) -> Known:
     value = np.where(observed.exact, observed.value, 0.0)
     arrays = (value, observed.exact, observed.measured, observed.broken)
-    return Known(*(jax.device_put(array) for array in arrays))
+    return Known(*(given(array) for array in arrays))
 
 
 def _at_face(

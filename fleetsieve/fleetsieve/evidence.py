@@ -1,10 +1,12 @@
 """Where the cells of a problem lie, and what was observed of them, as rows for the kernels."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 
 from fleetsieve.guess import guess_of
 from fleetsieve.observations import Observations
@@ -41,7 +43,7 @@ class Evidence:
 
     def cells(self, index: Int[np.ndarray, " n"] | slice = slice(None)) -> Cells:
         """All cells, or those at flat indices."""
-        return Cells(*(jax.device_put(array[index]) for array in self.places))
+        return Cells(*(given(array[index]) for array in self.places))
 
     def data(self, observed: Observations, assumed: Assumed | None = None) -> Table | Rows:
         """Whole cells if all their outputs were seen alike, else output by output."""
@@ -69,7 +71,7 @@ class Evidence:
         return Table(
             self.cells(np.pad(index, (0, size - len(index)))),
             _padded(value, size),
-            jax.device_put(np.arange(size) < len(index)),
+            given(np.arange(size) < len(index)),
             found if observed.varies else None,
         )
 
@@ -89,16 +91,25 @@ class Evidence:
         size = bucket(len(cell))
         return Rows(
             self.cells(np.pad(cell, (0, size - len(cell)))),
-            jax.device_put(np.pad(output, (0, size - len(cell)))),
+            given(np.pad(output, (0, size - len(cell)))),
             _padded(value, size),
             _padded(noise, size),
-            jax.device_put(np.arange(size) < len(cell)),
+            given(np.arange(size) < len(cell)),
             _padded(share, size) if observed.varies else None,
         )
 
 
+def given(part: ArrayLike) -> jax.Array:
+    """NumPy, called an array of JAX: a compiled program takes it as it is.
+
+    `jnp.asarray` would compile a program for every shape, and `jax.device_put` takes as long as a
+    small program.
+    """
+    return cast("jax.Array", np.asarray(part))
+
+
 def _padded(part: np.ndarray, size: int) -> jax.Array:
-    return jax.device_put(np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)]))
+    return given(np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)]))
 
 
 def _places(problem: Problem) -> tuple[np.ndarray, ...]:
