@@ -33,7 +33,6 @@ def test_the_screened_choice_scores_at_least_95_percent_of_the_full_scan(states,
     for search in states:
         full = search.weigh(sieve, search.free).score
         monkeypatch.setattr(policies, "_MANY", 40)
-        monkeypatch.setattr(policies, "_KEPT", 8)
         screened = search.weigh(sieve, search.free).score
         monkeypatch.undo()
         shares.append(full[np.argmax(screened)] / full.max())
