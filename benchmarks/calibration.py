@@ -59,11 +59,11 @@ class Remembering(Belief):
 
     fits: dict[bytes, Hypothesis]
 
-    def learn(self, observed: Observations) -> Hypothesis:
+    def learn(self, observed: Observations, best: Hypothesis | None = None) -> Hypothesis:
         parts = (observed.value, observed.noise, observed.runs, observed.seen, observed.broken)
         key = b"".join(part.tobytes() for part in parts)
         if key not in self.fits:
-            self.fits[key] = super().learn(observed)
+            self.fits[key] = super().learn(observed, best)
         return self.fits[key]
 
 

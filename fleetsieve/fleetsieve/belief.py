@@ -141,14 +141,31 @@ class Belief:
         """P."""
         return len(self.problem.outputs)
 
-    def learn(self, observed: Observations) -> Hypothesis:
-        """Hyperparameters from the observations alone: the same data, the same answer."""
+    @property
+    def best_first(self) -> bool:
+        """Whether `learn` keeps the hyperparameters of `fit` and only widens the bounds."""
+        return self._inference == "map"
+
+    def fit(self, observed: Observations) -> Hypothesis:
+        """The best hyperparameters, as if they were certain, so that bounds are too narrow."""
         if not self.problem.n_cells:
             return Hypothesis({}, {}, np.ones_like(observed.value))
         with jax.enable_x64(True):
-            data = self._evidence.data(observed)
             count = _STARTS if observed.n_measured <= _FEW else 1
+            data = self._evidence.data(observed)
             theta, _ = fit(self._starts(count, observed.varies), data)
+            return Hypothesis(_plain(theta), {}, np.ones_like(observed.value))
+
+    def learn(self, observed: Observations, best: Hypothesis | None = None) -> Hypothesis:
+        """Hyperparameters from the observations alone: the same data, the same answer.
+
+        `best` is what `fit` found, if that was asked before.
+        """
+        best = best or self.fit(observed)
+        if not best.theta:
+            return best
+        with jax.enable_x64(True):
+            data, theta = self._evidence.data(observed), best.hyper
             warning = None
             if self._inference == "nuts":
                 found = chains(theta, data)

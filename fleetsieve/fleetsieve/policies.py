@@ -25,6 +25,7 @@ _MANY, _KEPT = 256, 32
 class Situation:
     """What a policy may look at; `free` are the cells it may choose.
 
+    `look` gives the bounds and the hyperparameters, which are worked out for policies that ask.
     `left` are the runs that cells have left if the assessment is at face value, else None.
     `launch` is what measuring a cell costs on top, in GPU-seconds, since no server of its config
     is up.
@@ -32,12 +33,21 @@ class Situation:
 
     belief: Belief
     observed: Observations
-    hypothesis: Hypothesis
-    assessment: Assessment
+    look: Callable[[], tuple[Assessment, Hypothesis]]
     pending: tuple[int, ...]
     free: Bool[np.ndarray, " N"]
     launch: Float[np.ndarray, " N"]
     left: Int[np.ndarray, " N"] | None = None
+
+    @property
+    def assessment(self) -> Assessment:
+        """The bounds that the next cell is to tighten."""
+        return self.look()[0]
+
+    @property
+    def hypothesis(self) -> Hypothesis:
+        """The hyperparameters that they rest on."""
+        return self.look()[1]
 
     @property
     def cost(self) -> Float[np.ndarray, " N"]:
@@ -129,6 +139,9 @@ def cheapest(situation: Situation) -> Choice:
     """Fewest GPU-seconds."""
     return _plain(1 / situation.cost)
 
+
+# Policies that look at no bounds.
+BLIND = (random, cheapest)
 
 POLICIES: dict[str, Policy] = {
     "sieve": sieve,

@@ -2,8 +2,8 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from fleetsieve.clairvoyant import clairvoyant
 from fleetsieve.columns import PLANS
 from fleetsieve.observations import Observations
 from fleetsieve.oracle import Oracle, holding
-from fleetsieve.policies import POLICIES, Choice, Policy
+from fleetsieve.policies import BLIND, POLICIES, Choice, Policy
 from fleetsieve.problem import ABSENT, MEASURED, Problem, Truth
 from fleetsieve.pruned import prune
 from fleetsieve.recommendation import level_of
@@ -93,20 +93,32 @@ class Run:
 
 @dataclass
 class _Ledger:
-    """Costs so far, and since when the recommended allocation has been good enough."""
+    """Costs so far, and what was recommended at each of them."""
 
     case: Case
     spent: float = 0.0
     measurements: int = 0
-    since: float | None = None
+    recommended: list[tuple[float, Callable[[], Int[np.ndarray, "W C"]]]] = field(
+        default_factory=list
+    )
 
     def pay(self, index: tuple) -> None:
         self.spent += float(self.case.problem.gpu_seconds[index])
         self.measurements += 1
 
-    def recommend(self, replicas: Int[np.ndarray, "W C"]) -> None:
-        good = self.case.oracle.regret(replicas) <= self.case.tolerance + 1e-9
-        self.since = (self.spent if self.since is None else self.since) if good else None
+    def recommend(self, replicas: Callable[[], Int[np.ndarray, "W C"]]) -> None:
+        """`replicas` are worked out only if they matter."""
+        self.recommended.append((self.spent, replicas))
+
+    @property
+    def since(self) -> float | None:
+        """When the recommended allocation became good enough to the end."""
+        since = None
+        for spent, replicas in reversed(self.recommended):
+            if not self.case.oracle.regret(replicas()) <= self.case.tolerance + 1e-9:
+                break
+            since = spent
+        return since
 
     def close(
         self,
@@ -154,18 +166,17 @@ class _Step:
     policy: Policy
 
     @cached_property
-    def replicas(self) -> Int[np.ndarray, "W C"]:
-        return self.search.recommended.replicas
+    def hidden(self) -> bool:
+        """Whether nobody needs to know the bounds: not the policy, nor the stop rule."""
+        return self.policy in BLIND and self.search.surely_open
 
     @cached_property
     def choice(self) -> Choice | None:
         """Scores of the cells that are free; None at the end."""
         search = self.search
-        if search.certified or search.infeasible or not search.free.any():
+        if not self.hidden and (search.certified or search.infeasible or search.within_noise):
             return None
-        if search.within_noise:
-            return None
-        return search.weigh(self.policy, search.free)
+        return search.weigh(self.policy, search.free) if search.free.any() else None
 
 
 class Replayer:
@@ -194,9 +205,20 @@ class Replayer:
         case, ledger = self._case, _Ledger(self._case)
         shuffle = rng.random(case.problem.exists.size)
         step = self._kept(_Step(self._start, self._policies[policy]))
+        seen: list[tuple[np.ndarray, np.ndarray] | None] = []
+
+        def recommended(count: int) -> Int[np.ndarray, "W C"]:
+            """By the first `count` outcomes; bounds that nobody looked at are made up for."""
+            last, bounds = step.search, seen[count]
+            if bounds is None:
+                return replace(last, told=last.told.first(count)).recommended.replicas
+            lower, upper = bounds
+            return best_allocation(case.problem, lower, servable(case.problem, upper)).replicas
+
         while True:
-            ledger.recommend(step.replicas)
             search = step.search
+            ledger.recommend(partial(recommended, len(seen)))
+            seen.append(None if step.hidden else _columns(search.basis))
             if step.choice is None:
                 return _close(ledger, order, search), search
             pick = best(step.choice, search.free, shuffle)
@@ -222,7 +244,7 @@ class Replayer:
             ledger.pay(np.unravel_index(index, self._case.problem.exists.shape))
         problem, seen = self._case.problem, found.fresh
         chosen = best_allocation(problem, seen.kappa_lower, servable(problem, seen.kappa_upper))
-        ledger.recommend(chosen.replicas)
+        ledger.recommend(lambda: chosen.replicas)
         levels, covered = level_of(found, seen), _covered(self._case, found, seen)
         return ledger.close(order, True, chosen.replicas, levels, covered)
 
@@ -233,11 +255,11 @@ class Replayer:
         shuffle = rng.random(problem.exists.size)
         while True:
             kappa, level = _by_hand(problem, search.truth, contiguous=False)
-            replicas = best_allocation(problem, kappa, servable(problem, kappa)).replicas
+            replicas = partial(_best_by, problem, kappa)
             ledger.recommend(replicas)
             choice = search.weigh(bo, search.free)
             if not search.free.any() or settled(choice, cost):
-                return ledger.close(order, True, replicas, level, None)
+                return ledger.close(order, True, replicas(), level, None)
             pick = best(choice, search.free, shuffle)
             ledger.pay(np.unravel_index(pick.index, problem.exists.shape))
             search = search.after(case.reveal(pick.index, rng))
@@ -254,6 +276,10 @@ class Replayer:
         return known
 
 
+def _columns(found: Assessment) -> tuple[np.ndarray, np.ndarray]:
+    return found.kappa_lower, found.kappa_upper
+
+
 def _close(ledger: _Ledger, order: int, search: Search) -> Run:
     covered = _covered(ledger.case, search, search.assessment)
     levels = level_of(search, search.basis)
@@ -268,10 +294,10 @@ def _without_model(case: Case, policy: str, order: int, rng: np.random.Generator
     while True:
         known = told.truth(problem)
         kappa, level = _by_hand(problem, known, contiguous=policy == "exhaustive")
-        replicas = best_allocation(problem, kappa, servable(problem, kappa)).replicas
+        replicas = partial(_best_by, problem, kappa)
         ledger.recommend(replicas)
         if index is None:
-            return ledger.close(order, True, replicas, level, None)
+            return ledger.close(order, True, replicas(), level, None)
         for _ in range(case.repeats):
             ledger.pay(index)
             told = told.then(case.reveal(int(np.ravel_multi_index(index, shape)), rng))
@@ -295,6 +321,10 @@ def _covered(case: Case, search: Search, found: Assessment) -> bool:
 def _between(found: Assessment, kappa: np.ndarray, slack: np.ndarray) -> bool:
     low, high = found.kappa_lower - slack, found.kappa_upper + slack
     return bool(((low <= kappa) & (kappa <= high)).all())
+
+
+def _best_by(problem: Problem, kappa: Float[np.ndarray, "W C"]) -> Int[np.ndarray, "W C"]:
+    return best_allocation(problem, kappa, servable(problem, kappa)).replicas
 
 
 def _by_hand(

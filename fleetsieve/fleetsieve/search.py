@@ -1,5 +1,6 @@
 """The search over cells of one problem: observe, assess, choose. Knows indices, not names."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -17,6 +18,8 @@ from fleetsieve.runs import Runs
 
 # Up to this many cells hyperparameters are fitted at each one, later when they grew by a share.
 _EACH, _GROWTH = 16, 1.2
+# Two gaps of [0, 1] that differ by less are the same.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Search:
         stop: the rule that certifies, "gap" or "regret".
         fits: the scheduled and the newest fit by the observations that they rest on, shared with
             the next search.
+        best: likewise, but as if the best hyperparameters were certain.
     """
 
     belief: Belief
@@ -49,6 +53,7 @@ class Search:
     most_runs: int = 1
     stop: str = "gap"
     fits: dict[tuple[int, ...], Hypothesis] = field(default_factory=dict, compare=False)
+    best: dict[tuple[int, ...], Hypothesis] = field(default_factory=dict, compare=False)
 
     @classmethod
     def start(
@@ -90,6 +95,20 @@ class Search:
     def hypothesis(self) -> Hypothesis:
         """The fit that `assessment` rests on."""
         return self._now[1]
+
+    @cached_property
+    def surely_open(self) -> bool:
+        """Whether the gap exceeds the tolerance even by bounds that are too narrow.
+
+        They take the hyperparameters as certain, and so cost a fit and no more. True bounds are
+        wider, and leave no smaller a gap as long as the same workloads count: all of them.
+        """
+        if self.stop != "gap" or self.observed.noisy or not self.belief.best_first:
+            return False
+        best = self._best(_last_fit(len(self.order)))
+        found, demand = self.belief.assess(self.observed, best), self.belief.problem.demand
+        every = (found.kappa_upper.max(axis=1, initial=0.0) > 0) | (demand == 0)
+        return bool(every.all()) and found.gap > self.tolerance + _ROUNDING
 
     @cached_property
     def certified(self) -> bool:
@@ -170,7 +189,9 @@ class Search:
 
         Those not measured yet, and noisy ones with runs left in columns that an allocation uses.
         """
-        return self._free(self.focus)
+        if self.observed.noisy:
+            return self._free(self.focus)
+        return self._unknown & self._below(self.belief.breaks(self.observed))
 
     @cached_property
     def _left(self) -> Int[np.ndarray, " N"]:
@@ -178,20 +199,24 @@ class Search:
         problem = self.belief.problem
         return self.most_runs - np.bincount(self.told.cell, minlength=problem.exists.size)
 
+    @property
+    def _unknown(self) -> Bool[np.ndarray, " N"]:
+        return ~(self.observed.measured | self.observed.broken)
+
+    def _below(self, broken: Bool[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
+        """Cells below the first of their column that is broken."""
+        columns = broken.reshape(self.belief.problem.exists.shape)
+        return self.belief.exists & ~np.maximum.accumulate(columns, axis=2).ravel()
+
     def _free(self, found: Assessment) -> Bool[np.ndarray, " N"]:
-        problem, observed = self.belief.problem, self.observed
-        broken = self.belief.breaks(observed)
-        if observed.noisy:
-            over = found.mean[:, 1:] > found.width[:, 1:]
-            broken = broken | (observed.measured & (over & self.belief.limited).any(axis=1))
-        beyond = np.maximum.accumulate(broken.reshape(problem.exists.shape), axis=2).ravel()
-        unknown = ~(observed.measured | observed.broken)
-        return self.belief.exists & ~beyond & (unknown | self._repeatable(found))
+        observed = self.observed
+        over = found.mean[:, 1:] > found.width[:, 1:]
+        broken = observed.measured & (over & self.belief.limited).any(axis=1)
+        below = self._below(self.belief.breaks(observed) | broken)
+        return (self._unknown | self._repeatable(found)) & below
 
     def _repeatable(self, found: Assessment) -> Bool[np.ndarray, " N"]:
         observed = self.observed
-        if not observed.noisy:
-            return np.zeros_like(observed.measured)
         again = self._left > 0
         if found is not self.assessment:
             open_ = np.abs(found.mean[:, 1:]) <= found.width[:, 1:]
@@ -236,12 +261,11 @@ class Search:
         situation = Situation(
             self.belief,
             self.observed,
-            self.hypothesis,
-            self.focus,
+            lambda: (self.focus, self.hypothesis),
             pending,
             free,
             np.zeros(free.size) if launch is None else launch,
-            None if self.focus is self.assessment else self._left,
+            self._left if self.observed.noisy and self.focus is not self.assessment else None,
         )
         return policy(situation)
 
@@ -277,16 +301,28 @@ class Search:
 
     @cached_property
     def _before(self) -> "Search":
-        return replace(self, told=self.told.first(len(self.order) - 1), fits={})
+        return replace(self, told=self.told.first(len(self.order) - 1), fits={}, best={})
 
     def _fitted(self, count: int) -> Hypothesis:
+        best = self.best.get(self.order[:count])
+        return self._kept(self.fits, count, lambda seen: self.belief.learn(seen, best))
+
+    def _best(self, count: int) -> Hypothesis:
+        return self._kept(self.best, count, self.belief.fit)
+
+    def _kept(
+        self,
+        fits: dict[tuple[int, ...], Hypothesis],
+        count: int,
+        learn: Callable[[Observations], Hypothesis],
+    ) -> Hypothesis:
         key = self.order[:count]
-        if key not in self.fits:
+        if key not in fits:
             scheduled = self.order[: _last_fit(len(self.order))]
-            for old in [other for other in self.fits if other != scheduled]:
-                del self.fits[old]
-            self.fits[key] = self.belief.learn(self._first(count))
-        return self.fits[key]
+            for old in [other for other in fits if other != scheduled]:
+                del fits[old]
+            fits[key] = learn(self._first(count))
+        return fits[key]
 
     def _first(self, count: int) -> Observations:
         if count == len(self.order):

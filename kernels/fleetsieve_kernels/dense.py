@@ -16,6 +16,9 @@ from jaxtyping import Array, Float
 
 _Result = TypeVar("_Result")
 
+# Triangles of up to so many rows are inverted by LAPACK.
+_LEAF = 32
+
 
 def over(function: Callable[..., _Result], *arrays: Any) -> _Result:
     """`function` along the leading axis of all arrays, one after the other."""
@@ -25,6 +28,17 @@ def over(function: Callable[..., _Result], *arrays: Any) -> _Result:
 def forward(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
     """L⁻¹ b of a lower triangular L."""
     return solve_triangular(factor, right, lower=True)
+
+
+def inverse_factor(factor: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """L⁻¹ of a lower triangular L, by halves: products of blocks are faster than solutions."""
+    size = factor.shape[0]
+    if size <= _LEAF:
+        return forward(factor, jnp.eye(size, dtype=factor.dtype))
+    half = size // 2
+    first, last = inverse_factor(factor[:half, :half]), inverse_factor(factor[half:, half:])
+    below = -last @ (factor[half:, :half] @ first)
+    return jnp.block([[first, jnp.zeros_like(below.T)], [below, last]])
 
 
 def small_cholesky(matrix: Float[Array, "p p"], least: float = 0.0) -> Float[Array, "p p"]:

@@ -107,9 +107,8 @@ def laplace(theta: Hyper, data: Table | Rows) -> Callable[[Float[Array, " k"]], 
     width, _ = _packed(prior_scale(theta), blocks)
     gradient = jax.grad(lambda packed: objective(unpack(packed), data))
     unit = jnp.eye(centre.shape[1], dtype=centre.dtype)
-    columns = over(
-        lambda e: jax.jvp(gradient, (centre,), (jnp.broadcast_to(e, centre.shape),))[1], unit
-    )
+    _, along = jax.linearize(gradient, centre)
+    columns = over(lambda e: along(jnp.broadcast_to(e, centre.shape)), unit)
     roots = over(_root, jnp.moveaxis(columns, 0, 2), width)
 
     def drawn(node: Array) -> Hyper:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fleetsieve_kernels.covariance import Cells, covariances, expected, jitter, variances
-from fleetsieve_kernels.dense import forward, over, small_cholesky, small_forward
+from fleetsieve_kernels.dense import inverse_factor, over, small_cholesky, small_forward
 from fleetsieve_kernels.hyper import Hyper, mixing_matrix
 
 # Cells whose marginals are worked out together.
@@ -242,7 +242,7 @@ def _solved(hyper: Hyper, data: Table | Rows) -> tuple[Array, Array]:
 
     def solve(gram: Array, value: Array) -> tuple[Array, Array]:
         factor = jnp.linalg.cholesky(gram)
-        inverse = forward(factor, jnp.eye(len(value), dtype=value.dtype))
+        inverse = inverse_factor(factor)
         return inverse, inverse @ value
 
     if isinstance(data, Table):

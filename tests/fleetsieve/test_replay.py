@@ -18,7 +18,9 @@ from fleetsieve.policies import POLICIES
 from fleetsieve.problem import Problem
 from fleetsieve.replay import Replay, replay
 from fleetsieve.replay_run import Case, Replayer, Run
+from fleetsieve.runs import Runs
 from fleetsieve.savings import saving
+from fleetsieve.search import Search
 
 FLEET = {
     "fleet": {"gpus": 8},
@@ -357,6 +359,37 @@ def test_steps_that_orders_share_change_no_run(grid_of, monkeypatch, memory):
     together = Replayer(case)
     for policy, order in product(("cheapest", "sieve"), range(3)):
         assert together.run(policy, order, 0) == Replayer(case).run(policy, order, 0)
+
+
+def test_what_is_left_out_while_the_gap_is_open_changes_no_run(grid_of, monkeypatch):
+    problem = Problem.build(Fleet.parse(FLEET), grid := grid_of(rows_of(5)))
+    truth = problem.truth(grid)
+    case = Case(Belief(problem, confidence=0.95), truth, Oracle.of(problem, truth), 0.02)
+    left_out, learn = [], Belief.learn
+
+    def counting(belief, observed, best=None):
+        left_out.append(observed.n_measured)
+        return learn(belief, observed, best)
+
+    monkeypatch.setattr(Belief, "learn", counting)
+    short = [Replayer(case).run(policy, 1, 0) for policy in ("random", "cheapest")]
+    few = len(left_out)
+    monkeypatch.setattr("fleetsieve.replay_run.BLIND", ())
+    assert [Replayer(case).run(policy, 1, 0) for policy in ("random", "cheapest")] == short
+    assert few < len(left_out) - few
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_gap_that_is_surely_open_is_no_smaller_by_the_true_bounds(grid_of, seed):
+    problem = Problem.build(Fleet.parse(FLEET), grid := grid_of(rows_of(seed)))
+    truth, rng = problem.truth(grid), np.random.default_rng(seed)
+    search = Search.start(Belief(problem, confidence=0.95), 0.02)
+    seen = set()
+    for index in rng.permutation(np.flatnonzero(problem.exists.ravel())):
+        search = search.after(Runs.of_truth(truth, np.array([index])))
+        seen.add(search.surely_open)
+        assert not (search.surely_open and (search.certified or search.infeasible))
+    assert seen == {True, False}
 
 
 def test_a_demand_of_nothing_stops_every_model_at_once(grid_of):

@@ -539,7 +539,7 @@ def test_published_fleets_are_there():
     assert len(paths()) > 1
 
 
-def unfitted(belief, observed):
+def unfitted(belief, observed, best=None):
     theta = {name: np.asarray(leaf[0], float) for name, leaf in belief._starts(1).items()}
     draws = {name: leaf[None] for name, leaf in theta.items()}
     return Hypothesis(theta, draws, np.ones_like(observed.value))
@@ -752,9 +752,9 @@ def test_a_certificate_rests_on_a_fit_to_all_observations(grid, monkeypatch):
     fitted = []
     learn = Belief.learn
 
-    def counting(belief, observed):
+    def counting(belief, observed, best=None):
         fitted.append(observed.n_measured)
-        return learn(belief, observed)
+        return learn(belief, observed, best)
 
     monkeypatch.setattr(Belief, "learn", counting)
     sieve = Sieve(fleet(decision={"tolerance": 0.3}), grid=grid)
@@ -779,7 +779,7 @@ def test_no_fit_is_made_twice_while_every_look_asks_for_confirmation():
     closed = Assessment(nothing, nothing, nothing, nothing, nothing, 1.0, 1.0)
     belief = SimpleNamespace(
         problem=problem,
-        learn=lambda observed: fitted.append(observed.n_measured),
+        learn=lambda observed, best=None: fitted.append(observed.n_measured),
         assess=lambda observed, hypothesis: closed,
     )
     outcome = Measured(values={"throughput": 1.0}, gpu_seconds=1.0)

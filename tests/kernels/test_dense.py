@@ -15,7 +15,13 @@ import pytest
 
 from fleetsieve_kernels.acquisition import Candidates, Fleet, Needs, expected_gains, view
 from fleetsieve_kernels.bounds import Known, Levels
-from fleetsieve_kernels.dense import forward, over, small_cholesky, small_forward
+from fleetsieve_kernels.dense import (
+    forward,
+    inverse_factor,
+    over,
+    small_cholesky,
+    small_forward,
+)
 from fleetsieve_kernels.fit import fit, inflation, laplace_draws
 from fleetsieve_kernels.hyper import constrain
 from fleetsieve_kernels.nuts import sample
@@ -39,6 +45,14 @@ def test_small_factors_and_solutions_are_those_of_numpy(size):
         oracle = np.linalg.solve(factor, right)
         np.testing.assert_allclose(jax.jit(small_forward)(factor, right), oracle, rtol=1e-9)
         np.testing.assert_allclose(forward(factor, right), oracle, rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 8, 32, 33, 70, 192])
+def test_a_triangle_is_inverted_by_halves_as_by_numpy(size):
+    root = np.random.default_rng(size).normal(size=(size, size))
+    factor = np.linalg.cholesky(root @ root.T + size * np.eye(size))
+    inverse = jax.jit(inverse_factor)(factor)
+    np.testing.assert_allclose(inverse, np.linalg.inv(factor), rtol=1e-9, atol=1e-12)
 
 
 def test_over_walks_the_leading_axis_of_all_arrays():
