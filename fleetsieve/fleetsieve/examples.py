@@ -10,13 +10,13 @@ _EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     "decide": (
         "fleetsieve decide fleet.yaml --grid grid.csv --gpus 6 --demand chat=3",
-        "fleetsieve decide fleet.yaml --study fleet.study.db --sweep gpus=2..4 --json -",
+        "fleetsieve decide fleet.yaml --grid grid.csv --sweep gpus=2..4 --json -",
     ),
     "replay": ("fleetsieve replay fleet.yaml grid.csv --policy bisect --policy cheapest",),
     "export": (
         "fleetsieve export fleet.study.db --to vllm",
-        "fleetsieve export fleet.study.db --to kubernetes --image vllm/vllm-openai:v0.24.0",
-        "fleetsieve export decision.json --fleet fleet.yaml --to compose -o deploy/",
+        "fleetsieve export fleet.study.db --to kubernetes --image my/vllm:1",
+        "fleetsieve export decision.json --fleet fleet.yaml --to compose -o out",
     ),
     "probe": ("fleetsieve probe http://127.0.0.1:8000 --chat --max-tokens 4",),
     "schema": ("fleetsieve schema fleet",),

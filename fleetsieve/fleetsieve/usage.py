@@ -10,7 +10,7 @@ from fleetsieve.nearest import close_to
 # Of Typer's or of Click's: Typer does not export it, and its later versions bring their own.
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
-_CHOICES = re.compile(r"'(.*)' is not one of (.*)")
+_CHOICES = re.compile(r"'([^']*)' is not one of (.*)")
 
 
 def sentence(error: Any) -> str:

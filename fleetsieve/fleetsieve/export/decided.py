@@ -122,7 +122,8 @@ def _of_study(path: Path, fleet: Path | None, grid: Path | None) -> Decided:
     with Study.open_read_only(path) as study:
         inputs = Inputs.of_study(study, grid)
         serving = Fleet.load(fleet) if fleet is not None else inputs.fleet
-        if inputs.grid is None:  # what serves has to be what was measured
+        if study.grid is None and study.fleet.grid_path is None:
+            # What serves has to be what was measured.
             study.check(serving)
         found = decide(inputs, study.events(), study.seed).to_dict()
     return Decided(found, serving, inputs.units)

@@ -76,8 +76,8 @@ class Group:
         return {
             "fleetsieve/workload": self.workload,
             "fleetsieve/config": self.config,
-            f"fleetsieve/load-{unit}": number(self.load),
-            "fleetsieve/capacity-requests-per-second": number(self.capacity),
+            f"fleetsieve/load-{unit}": f"{self.load:.12g}",
+            "fleetsieve/capacity-requests-per-second": f"{self.capacity:.12g}",
             "fleetsieve/share-of-workload": f"{self.share:.4f}",
         }
 

@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fleetsieve.errors import InputError
 from fleetsieve.export.deployment import Deployment, Group
 
 PORT = 8000
+# More than that would take ports that there are not.
+_MOST = 50_000
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,15 @@ def placed(deployment: Deployment) -> list[list[Replica]]:
     """The replicas of each node, the GPUs of a replica side by side.
 
     Sizes divide one another and a node, so that large ones first leave no gap that is of no use.
+
+    Raises:
+        InputError: there are too many replicas to name them.
     """
+    if (many := sum(group.replicas for group in deployment.groups)) > _MOST:
+        raise InputError(
+            f"the decision has {many} replicas, and this format names each of up to {_MOST}; use "
+            "--to kubernetes"
+        )
     nodes: list[list[Replica]] = []
     free: list[int] = []
     for group, number in _each(deployment):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from fleetsieve.errors import InputError
+from fleetsieve_measure.engines.arguments import flags
 
 SECRET = "fleetsieve"
 """The Kubernetes Secret that holds them, by the names of their variables."""
@@ -31,11 +32,12 @@ def check(place: str, args: Mapping[str, object], env: Mapping[str, str]) -> Non
                 f"{place}: args: {name} looks like a secret and would be written down; hand it to "
                 "the engine in an environment variable, as env: {HF_TOKEN: ..}"
             )
-    for name, value in env.items():
+    for name in env:
         if not _VARIABLE.fullmatch(name):
             raise InputError(
                 f"{place}: env: {name[:60]!r} is no name of an environment variable; use letters, "
                 "digits and _"
             )
-        if "\0" in value:
-            raise InputError(f"{place}: env: {name} has a character NUL in it; leave it out")
+    for text in (*env.values(), *flags(args)):
+        if "\0" in text:
+            raise InputError(f"{place}: {text[:60]!r} has a NUL in it; leave that out")
