@@ -232,7 +232,7 @@ def run(
     path = study or fleet.with_name(f"{inputs.fleet.name}.study.db")
     with (
         Study.open(path, inputs.fleet, seed, grid) as file,
-        Display(console("stderr", quiet)) as display,
+        Display(console("stderr", quiet), price=inputs.fleet.price) as display,
     ):
         engine = engine_of(inputs, file)
         found = run_study(inputs, file, engine=engine, parallel=parallel, on_progress=display)

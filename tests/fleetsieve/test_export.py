@@ -697,7 +697,7 @@ def test_files_that_are_no_decision_are_refused(folder, capsys):
         refusal(capsys, "x.json", "--fleet", "f.yaml", "--to", "vllm")
     assert "give --fleet" in refusal(capsys, "d.json", "--to", "vllm")
     assert "does not exist" in refusal(capsys, "none.db", "--to", "vllm")
-    assert "is a directory" in refusal(capsys, ".", "--to", "vllm")
+    assert refusal(capsys, ".", "--to", "vllm") == "error: . is a directory; name a file in it\n"
 
 
 def test_one_file_goes_to_stdout_or_to_a_file_and_several_to_a_folder(folder, capsys):
@@ -710,6 +710,7 @@ def test_one_file_goes_to_stdout_or_to_a_file_and_several_to_a_folder(folder, ca
     assert "give -o DIR" in refusal(capsys, *argv, "compose")
     assert "2 files" in refusal(capsys, *argv, "compose", "-o", "one.yaml")
     assert "cannot be written" in refusal(capsys, *argv, "vllm", "-o", "no/where.txt")
+    assert "-o is empty" in refusal(capsys, *argv, "vllm", "-o", "")
     assert "can be no file" in refusal(capsys, *argv, "vllm", "-o", "x" * 300)
     assert main(["export", *argv, "compose", "-o", "new/folder"]) == 0
     assert len(list(Path("new/folder").iterdir())) == 2
@@ -772,6 +773,15 @@ def test_a_study_of_a_grid_takes_its_engines_from_another_fleet_file(studies, ca
     out = capsys.readouterr().out
     assert out.count("vllm serve m --host") == 2
     assert out.count("--max-model-len 100 --tensor-parallel-size 2") == 2
+
+
+def test_a_study_of_an_engine_is_not_exported_with_other_arguments(studies, capsys, tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text(STUDIED.replace("max-model-len: 100", "max-model-len: 99"))
+    options = ["--to", "vllm", "--fleet", str(other)]
+    message = refusal(capsys, str(studies / "live.db"), *options)
+    assert "has other engine than in" in message
+    assert "'tp1'" in message
 
 
 def test_a_study_whose_grid_is_gone_says_so(studies, capsys, tmp_path):

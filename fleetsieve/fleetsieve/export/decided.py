@@ -122,8 +122,13 @@ def _of_study(path: Path, fleet: Path | None, grid: Path | None) -> Decided:
     with Study.open_read_only(path) as study:
         inputs = Inputs.of_study(study, grid)
         serving = Fleet.load(fleet) if fleet is not None else inputs.fleet
-        if study.grid is None and study.fleet.grid_path is None:
-            # What serves has to be what was measured.
+        if _has_engines(inputs.fleet):  # what serves has to be what was measured
             study.check(serving)
         found = decide(inputs, study.events(), study.seed).to_dict()
     return Decided(found, serving, inputs.units)
+
+
+def _has_engines(fleet: Fleet) -> bool:
+    """Whether every config has an engine; a grid is none."""
+    engines = [fleet.engine_of(config.name) for config in fleet.configs]
+    return all(engine is not None and engine.kind != "grid" for engine in engines)

@@ -10,7 +10,7 @@ from fleetsieve.export.formats import Files
 def write(files: Files, out: str | None) -> list[Path]:
     """Write `files` to the file or the folder `out`, else to stdout; the paths that were written.
 
-    A folder is one that exists, or a path without a suffix, which is created.
+    A folder is one that exists, or a new path without a suffix, which is created.
 
     Raises:
         InputError: there are several files and no folder, or one cannot be written.
@@ -18,8 +18,11 @@ def write(files: Files, out: str | None) -> list[Path]:
     if out is None or out == json_text.STDOUT:
         print(_only(files, "-o DIR"), end="")
         return []
+    if not out:
+        raise InputError("-o is empty; name a file or a folder")
     path = json_text.named("-o", out)
-    if not (path.is_dir() or out.endswith("/") or not path.suffix):
+    file = path.exists() or (path.suffix and not out.endswith("/"))
+    if file and not path.is_dir():
         return [_written(path, _only(files, f"a folder instead of -o {out}"))]
     try:
         path.mkdir(parents=True, exist_ok=True)
