@@ -30,7 +30,8 @@ class Replica:
 def placed(deployment: Deployment) -> list[list[Replica]]:
     """The replicas of each node, the GPUs of a replica side by side.
 
-    Sizes divide one another and a node, so that large ones first leave no gap that is of no use.
+    Large ones come first, and sizes divide one another and a node: a node that has too little left
+    for the next replica has nothing left.
 
     Raises:
         InputError: there are too many replicas to name them.
@@ -41,17 +42,14 @@ def placed(deployment: Deployment) -> list[list[Replica]]:
             "--to kubernetes"
         )
     nodes: list[list[Replica]] = []
-    free: list[int] = []
+    first = deployment.per_node
     for group, number in _each(deployment):
-        at = next((node for node, left in enumerate(free) if left >= group.gpus), None)
-        if at is None:
-            at = len(nodes)
+        if first + group.gpus > deployment.per_node:
             nodes.append([])
-            free.append(_size(deployment, at))
-        first = _size(deployment, at) - free[at]
+            first = 0
         gpus = tuple(range(first, first + group.gpus))
-        nodes[at].append(Replica(group, number, at + 1, gpus, PORT + len(nodes[at])))
-        free[at] -= group.gpus
+        nodes[-1].append(Replica(group, number, len(nodes), gpus, PORT + len(nodes[-1])))
+        first += group.gpus
     return nodes
 
 
@@ -59,7 +57,3 @@ def _each(deployment: Deployment) -> Iterator[tuple[Group, int]]:
     for group in deployment.groups:
         for number in range(1, group.replicas + 1):
             yield group, number
-
-
-def _size(deployment: Deployment, node: int) -> int:
-    return min(deployment.per_node, deployment.gpus - node * deployment.per_node)

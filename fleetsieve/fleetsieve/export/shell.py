@@ -7,11 +7,6 @@ from fleetsieve.export.document import comments
 from fleetsieve.export.nodes import Replica
 from fleetsieve_measure.engines import engine_of
 
-_STOP = """\
-pids=
-trap 'kill $pids 2>/dev/null' INT TERM
-"""
-
 
 def script(nodes: Sequence[Sequence[Replica]], head: Sequence[str]) -> str:
     """The script; its argument is the node, which may be left out where there is one."""
@@ -24,7 +19,8 @@ def script(nodes: Sequence[Sequence[Replica]], head: Sequence[str]) -> str:
         "set -eu",
         *(f': "${{{name}:?set it to its secret}}"; export {name}' for name in secrets),
         "cache=${XDG_CACHE_HOME:-$HOME/.cache}/fleetsieve",
-        _STOP.rstrip("\n"),
+        "pids=",
+        "trap 'kill $pids 2>/dev/null' INT TERM",
         'case "${1-}" in' if last > 1 else 'case "${1-1}" in',
         *(line for node in nodes for line in _node(node)),
         f'*) echo "which node? give {nodes_are}" >&2; exit 2 ;;',
