@@ -23,9 +23,9 @@ import numpy as np
 from fleetsieve.belief import Belief, Hypothesis, use_compilation_cache
 from fleetsieve.observations import Observations
 from fleetsieve.oracle import Oracle
+from fleetsieve.policy_names import POLICY_NAMES
 from fleetsieve.problem import Problem
 from fleetsieve.random_fleet import RunNoise, random_fleet
-from fleetsieve.replay import NAMES
 from fleetsieve.replay_run import Case, Replayer
 
 CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
@@ -75,7 +75,7 @@ def jobs_of(fleets: int) -> Iterator[list[Job]]:
                 yield [
                     Job(seed, noise, policy, confidence, repeats)
                     for policy in policies
-                    if policy in NAMES
+                    if policy in POLICY_NAMES
                     for confidence in confidences
                     for repeats in _repeats(policy, noise)
                 ]

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fleetsieve import json_text
+from fleetsieve import examples, json_text
 from fleetsieve.errors import InputError
+from fleetsieve.policy_names import POLICY_NAMES
+from fleetsieve.usage import UsageError, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,8 +39,7 @@ _CUT_SHORT = 130
 app = typer.Typer(
     help="Decide how to split a GPU budget over LLM workloads, with the fewest benchmarks.",
     epilog="Exit codes: 0 done, 2 wrong input, 3 stopped without a certificate, 1 a bug.",
-    add_completion=False,
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode=None,
 )
 
@@ -57,6 +58,18 @@ class Inference(StrEnum):
     nuts = "nuts"
 
 
+class Format(StrEnum):
+    """What an export can be."""
+
+    vllm = "vllm"
+    trtllm = "trtllm"
+    sglang = "sglang"
+    compose = "compose"
+    kubernetes = "kubernetes"
+    dynamo = "dynamo"
+    llm_d = "llm-d"
+
+
 class Document(StrEnum):
     """What has a JSON schema."""
 
@@ -73,6 +86,9 @@ GridOption = Annotated[
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="OUT", help="Write JSON there; - is stdout.")
 ]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show neither progress nor result, only errors.")
+]
 SeedOption = Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Settles every draw.")]
 
 
@@ -85,14 +101,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal without a character that a name or a table has shows its code instead.
         sys.stdout.reconfigure(errors="backslashreplace")
+    arguments = None if argv is None else list(argv)
     try:
-        command.main(args=None if argv is None else list(argv), prog_name="fleetsieve")
-    except SystemExit as stop:
-        if stop.code == _CUT_SHORT:
-            _complain("interrupted")
-            return UNCERTIFIED
-        return stop.code if isinstance(stop.code, int) else DONE if stop.code is None else BUG
-    return DONE
+        code = command.main(args=arguments, prog_name="fleetsieve", standalone_mode=False)
+    except UsageError as error:
+        _complain(f"error: {sentence(error)}")
+        return WRONG_INPUT
+    except SystemExit as stop:  # of what Typer does for shells
+        code = stop.code
+    except typer.Abort:
+        code = _CUT_SHORT
+    if code == _CUT_SHORT:
+        _complain("interrupted")
+        return UNCERTIFIED
+    return code if isinstance(code, int) else DONE if code is None else BUG
 
 
 def _show_version(asked: bool) -> None:
@@ -106,12 +128,15 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _before_any_command(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(WRONG_INPUT)
 
 
 @contextmanager
@@ -139,7 +164,7 @@ def _command(function: Callable[..., int]) -> Callable[..., None]:
     def guarded(*args: Any, **kwargs: Any) -> None:
         raise typer.Exit(_ending(lambda: function(*args, **kwargs)))
 
-    app.command()(guarded)
+    app.command(epilog=examples.epilog(function.__name__))(guarded)
     return guarded
 
 
@@ -182,6 +207,7 @@ def run(
     stop: Annotated[Stop | None, typer.Option(help="The rule that certifies.")] = None,
     inference: Annotated[Inference | None, typer.Option(help="How the model is fitted.")] = None,
     seed: SeedOption = None,
+    quiet: QuietOption = False,
     json: JsonOption = None,
 ) -> int:
     """Choose, measure and tell until the decision is certified, or the budget is spent."""
@@ -204,10 +230,13 @@ def run(
 
     use_compilation_cache()
     path = study or fleet.with_name(f"{inputs.fleet.name}.study.db")
-    with Study.open(path, inputs.fleet, seed) as file, Display(console("stderr")) as display:
+    with (
+        Study.open(path, inputs.fleet, seed, grid) as file,
+        Display(console("stderr", quiet), price=inputs.fleet.price) as display,
+    ):
         engine = engine_of(inputs, file)
         found = run_study(inputs, file, engine=engine, parallel=parallel, on_progress=display)
-    _show_decision(found.to_dict(), inputs, json)
+    _show_decision(found.to_dict(), inputs, json, quiet)
     return DONE if found.certified else UNCERTIFIED
 
 
@@ -294,12 +323,13 @@ def replay(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="May be repeated: sieve, random, uncertainty, cheapest, bo, clairvoyant, bisect, "
-            "exhaustive, bo_alone, pruned.",
+            help=f"May be repeated: {', '.join(POLICY_NAMES)}.",
+            autocompletion=lambda: list(POLICY_NAMES),
         ),
     ] = None,
     orders: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each policy.")] = 10,
     seed: SeedOption = 0,
+    quiet: QuietOption = False,
     json: JsonOption = None,
 ) -> int:
     """Compare policies on a grid whose every outcome is known."""
@@ -317,7 +347,7 @@ def replay(
 
     use_compilation_cache()
     policies = list(dict.fromkeys(policy or ("sieve", "random", "bisect")))
-    with ReplayDisplay(console("stderr")) as display:
+    with ReplayDisplay(console("stderr", quiet)) as display:
         found = replayed(
             inputs.fleet,
             inputs.needed_grid(),
@@ -326,8 +356,47 @@ def replay(
             seed=seed or 0,
             on_progress=display,
         ).to_dict()
-    with _output(found, json) as out:
+    with _output(found, json, quiet) as out:
         reports.replay(out, found)
+    return DONE
+
+
+@_command
+def export(
+    source: Annotated[
+        Path, typer.Argument(metavar="STUDY", help="A study, or the JSON of a decision.")
+    ],
+    to: Annotated[Format, typer.Option(help="Launch commands of an engine, or manifests.")],
+    fleet: Annotated[
+        Path | None,
+        typer.Option(metavar="FLEET", help="Its engines serve; needed with a decision's JSON."),
+    ] = None,
+    grid: GridOption = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(metavar="IMAGE", help="The container image; KIND=IMAGE for one engine."),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("-o", metavar="DIR or FILE", help="By default stdout.")
+    ] = None,
+) -> int:
+    """Write what to deploy: replicas of a decision as they were measured."""
+    from fleetsieve.export import export as exported
+    from fleetsieve.export import images_of
+    from fleetsieve.export.decided import decided
+    from fleetsieve.export.place import write
+
+    images = images_of(image or ())
+    with _importing():
+        found = decided(source, fleet, grid)
+    files, warnings = exported(found, source, to.value, images)
+    with _reader_may_leave():
+        written = write(files, out)
+    for line in (
+        *(f"warning: {text}" for text in warnings),
+        *(f"wrote {path}" for path in written),
+    ):
+        _complain(line)
     return DONE
 
 
@@ -367,23 +436,24 @@ def schema(document: Annotated[Document, typer.Argument(help="Whose schema.")]) 
     return DONE
 
 
-def _show_decision(found: dict[str, Any], inputs: "Inputs", out: str | None) -> None:
+def _show_decision(
+    found: dict[str, Any], inputs: "Inputs", out: str | None, quiet: bool = False
+) -> None:
     from fleetsieve import show
 
-    with _output(found, out) as console:
+    with _output(found, out, quiet) as console:
         show.decision(console, found, inputs.units, inputs.exhaustive)
 
 
 @contextmanager
-def _output(found: dict[str, Any], out: str | None) -> "Iterator[Console]":
+def _output(found: dict[str, Any], out: str | None, quiet: bool = False) -> "Iterator[Console]":
     """The console for people; it is stderr where `found`, as JSON, has stdout for itself."""
     from fleetsieve.show import console
 
     with _reader_may_leave():
         if out is not None:
             json_text.write(found, out)
-        yield console("stderr" if out == json_text.STDOUT else "stdout")
-        sys.stdout.flush()
+        yield console("stderr" if out == json_text.STDOUT else "stdout", quiet)
 
 
 @contextmanager

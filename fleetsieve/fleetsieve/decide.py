@@ -32,4 +32,5 @@ def decide(inputs: Inputs, events: Sequence[Event], seed: int) -> Decision:
     found = sieve.decision()
     notes = (*found.notes, *inputs.notes(events), *remarks(events))
     notes = (*notes, *highest_levels(found, sieve.problem))
-    return replace(found, stop_reason=None, notes=notes)
+    price = inputs.fleet.price(found.gpu_seconds)
+    return replace(found, stop_reason=None, notes=notes, price=price)

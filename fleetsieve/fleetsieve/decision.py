@@ -127,7 +127,10 @@ class Next:
 
 @dataclass(frozen=True)
 class Decision:
-    """The recommended allocation with its certificate; `to_dict` gives the JSON form."""
+    """The recommended allocation with its certificate; `to_dict` gives the JSON form.
+
+    `price` is that of `gpu_seconds`, by the fleet's price per GPU-hour; None where it has none.
+    """
 
     objective: str
     gap: float
@@ -150,6 +153,7 @@ class Decision:
     non_monotone: list[CellName]
     unusable: dict[str, str]
     notes: tuple[str, ...] = ()
+    price: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""

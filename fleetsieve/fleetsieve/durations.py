@@ -16,7 +16,7 @@ def longest_window(fleet: Fleet) -> float:
 def measuring_seconds(fleet: Fleet, workload: Workload, load: float) -> float:
     """Warm-up and window of a cell; a concurrency says too little of when requests come."""
     measure = fleet.measure
-    rate = workload.arrivals is None or workload.arrivals.load_kind == "rate"
+    rate = workload.load_kind == "rate"
     needed = requests_needed(list(workload.slo)) / load if rate else 0.0
     return measure.warmup_seconds + min(max(measure.seconds, needed), longest_window(fleet))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Lt
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from fleetsieve.metric import ACCEPTED, is_metric
+from fleetsieve.metric import ACCEPTED, is_metric, meant
 
 # PyYAML follows YAML 1.1, where 1e-3 without a dot is text.
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
@@ -60,7 +60,8 @@ def _feature(value: Any) -> float | str:
 
 def _metric(value: Any) -> str:
     if not isinstance(value, str) or not is_metric(value):
-        raise ValueError(f"SLO keys match {ACCEPTED}, and their limits are in seconds")
+        close = meant(str(value))
+        raise ValueError(f"SLO keys match {ACCEPTED}, and their limits are in seconds{close}")
     return value
 
 

@@ -200,6 +200,11 @@ class Fleet(Table):
         """What errors call this fleet: the path it was read from."""
         return self._source
 
+    def price(self, gpu_seconds: float) -> float | None:
+        """What so many GPU-seconds cost; None where the file has no price."""
+        price = self.hardware.price_per_gpu_hour
+        return None if price is None else gpu_seconds / 3600 * price
+
     @property
     def grid_path(self) -> Path | None:
         """The grid file that the engine replays, if it replays one."""

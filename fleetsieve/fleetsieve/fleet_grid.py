@@ -7,6 +7,7 @@ from fleetsieve.errors import InputError
 from fleetsieve.fleet import Config, Fleet
 from fleetsieve.grid import Grid
 from fleetsieve.metric import order
+from fleetsieve.nearest import hint
 from fleetsieve.workload import Workload
 from fleetsieve_measure import Measured
 
@@ -24,8 +25,8 @@ def check_against(fleet: Fleet, grid: Grid) -> str | None:
     for config in usable_configs(fleet):
         if config.name not in grid.gpus:
             raise InputError(
-                f"{fleet.source}: config {config.name!r} has no row in {grid.source}, which has "
-                f"{_names(grid.configs)}; add rows or remove the config"
+                f"{fleet.source}: config {config.name!r} has no row in {grid.source} "
+                f"({hint(config.name, grid.configs)}); add rows or remove the config"
             )
     for config in fleet.configs:
         gpus = grid.gpus.get(config.name, config.gpus)
@@ -85,7 +86,7 @@ def _check_workload(workload: Workload, fleet: Fleet, grid: Grid) -> None:
     place = f"{fleet.source}: workload {workload.name!r}"
     if workload.name not in grid.workloads:
         raise InputError(
-            f"{place} has no row in {grid.source}, which has {_names(grid.workloads)}; "
+            f"{place} has no row in {grid.source} ({hint(workload.name, grid.workloads)}); "
             "add rows or remove the workload"
         )
     configs = usable_configs(fleet)

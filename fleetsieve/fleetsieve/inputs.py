@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fleetsieve.cell import LoadKind
 from fleetsieve.errors import InputError
@@ -18,6 +18,9 @@ from fleetsieve.offered import check_offered
 from fleetsieve.predicted import predictions, prior_of, unpredicted
 from fleetsieve.problem import Problem
 from fleetsieve.what_if import changed
+
+if TYPE_CHECKING:
+    from fleetsieve.study import Study
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,22 @@ class Inputs:
         loaded = changed(Fleet.load(fleet), rules=given) if given else Fleet.load(fleet)
         path = grid or loaded.grid_path
         return cls(loaded, Grid.read(path) if path is not None else None, grid is not None)
+
+    @classmethod
+    def of_study(cls, study: "Study", grid: Path | None = None) -> "Inputs":
+        """What the study's last run worked on; `grid` takes the place of the grid that it read.
+
+        Raises:
+            InputError: the grid cannot be read.
+        """
+        fleet = study.fleet
+        path = grid or study.grid or fleet.grid_path
+        if path is not None and grid is None and not path.exists():
+            raise InputError(
+                f"{study.path} was measured by the grid {path}, which does not exist any more; "
+                "give --grid GRID"
+            )
+        return cls(fleet, Grid.read(path) if path is not None else None, path is not None)
 
     def of(self, fleet: Fleet) -> "Inputs":
         """The same grid for another fleet."""

@@ -22,7 +22,7 @@ def check_writable(out: str | None) -> None:
     """
     if out is None or out == STDOUT:
         return
-    path = _named(out)
+    path = named("--json", out)
     if path.is_dir():
         raise InputError(f"--json is {out!r}, a directory; name a file in it")
     folder = path.absolute().parent
@@ -32,15 +32,19 @@ def check_writable(out: str | None) -> None:
         raise InputError(f"--json is {out!r}, whose folder cannot be written; name another")
 
 
-def _named(out: str) -> Path:
-    """The file that `out` names."""
+def named(option: str, out: str) -> Path:
+    """The file that `out`, the value of an option, names.
+
+    Raises:
+        InputError: no file can have that name.
+    """
     try:
         Path(out).lstat()
     except FileNotFoundError:
         pass
     except (OSError, ValueError):
         shown = out if len(out) <= _SHOWN else f"{out[:_SHOWN]}.."
-        raise InputError(f"--json is {shown!r}, which can be no file; name another") from None
+        raise InputError(f"{option} is {shown!r}, which can be no file; name another") from None
     return Path(out)
 
 
@@ -55,7 +59,7 @@ def write(data: Any, out: str) -> None:
         sys.stdout.write(text)
         return
     try:
-        _replace(Path(out), text)
+        replace(Path(out), text)
     except OSError as error:
         raise InputError(
             f"{out} cannot be written: {error.strerror}; name a file in a writable folder"
@@ -71,8 +75,12 @@ def strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _replace(path: Path, text: str) -> None:
-    """Through a file beside it, so that a reader never sees half of it."""
+def replace(path: Path, text: str) -> None:
+    """Write a file through one beside it, so that a reader never sees half of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout cannot be replaced
         path.write_text(text, encoding="utf-8")
         return

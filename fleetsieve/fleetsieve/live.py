@@ -17,12 +17,19 @@ from fleetsieve_measure import Failed, Outcome
 class Display:
     """Shows each `Progress` it is called with; a context manager.
 
-    `clock` tells seconds, from which follows how long the rest takes at most.
+    `clock` tells seconds, from which follows how long the rest takes at most; `price` tells what
+    GPU-seconds cost, where that is known.
     """
 
-    def __init__(self, out: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        out: Console,
+        clock: Callable[[], float] = time.monotonic,
+        price: Callable[[float], float | None] = lambda gpu_seconds: None,
+    ) -> None:
         self._out = out
         self._clock = clock
+        self._price = price
         self._live = (
             Live(console=out, auto_refresh=False, transient=True) if out.is_terminal else None
         )
@@ -67,14 +74,17 @@ class Display:
         return f"      {doing}{self._left(progress)}"
 
     def _left(self, progress: Progress) -> str:
-        """How long the rest takes at the pace so far, if everything affordable is measured."""
+        """What the rest takes at the pace so far, if everything affordable is measured."""
         start, first = self._first or (0.0, progress)
         spent = progress.gpu_seconds - first.gpu_seconds
         if spent <= 0:
             return ""
         pace = (self._clock() - start) / spent
-        minutes, seconds = divmod(round(pace * max(0.0, progress.limit - progress.gpu_seconds)), 60)
-        return f", at most {minutes}:{seconds:02d} left"
+        rest = max(0.0, progress.limit - progress.gpu_seconds)
+        minutes, seconds = divmod(round(pace * rest), 60)
+        price = self._price(rest)
+        money = "" if price is None else f" and {price:,.2f}"
+        return f", at most {minutes}:{seconds:02d}{money} left"
 
 
 def line(progress: Progress) -> str:

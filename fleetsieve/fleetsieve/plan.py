@@ -12,15 +12,13 @@ _PROPOSALS = 5
 def plan(inputs: Inputs) -> dict[str, Any]:
     """The plan as JSON: cells per workload and config, costs, and the first proposals."""
     fleet, problem = inputs.fleet, inputs.problem
-    hours = inputs.exhaustive / 3600
-    price = fleet.hardware.price_per_gpu_hour
     count = min(problem.n_cells, max(_PROPOSALS, fleet.measure.parallel))
     return {
         "schema": SCHEMA,
         "cells": problem.n_cells,
         "gpu_seconds": inputs.exhaustive,
-        "gpu_hours": hours,
-        "price": None if price is None else hours * price,
+        "gpu_hours": inputs.exhaustive / 3600,
+        "price": fleet.price(inputs.exhaustive),
         "notes": list(inputs.notes()),
         "workloads": [_of_workload(inputs, w) for w in range(len(problem.workloads))],
         "next": [

@@ -96,7 +96,7 @@ class Problem:
         if grid is not None:
             check_against(fleet, grid)
         configs, workloads = usable_configs(fleet), fleet.workloads
-        kind: list[LoadKind] = [load_kind(w, grid) if grid else _own_kind(w) for w in workloads]
+        kind: list[LoadKind] = [load_kind(w, grid) if grid else w.load_kind for w in workloads]
         cells = [[_cells(fleet, w, c, grid) for c in configs] for w in workloads]
         metrics = sorted({metric for w in workloads for metric in w.slo}, key=order)
         limit = np.array([[w.slo.get(m, np.inf) for m in metrics] for w in workloads])
@@ -200,10 +200,6 @@ def _cells(
     ]
 
 
-def _own_kind(workload: Workload) -> LoadKind:
-    return "rate" if workload.arrivals is None else workload.arrivals.load_kind
-
-
 def _own_levels(fleet: Fleet, workload: Workload, config: Config) -> Sequence[float]:
     if workload.loads is None:
         raise InputError(
@@ -212,7 +208,7 @@ def _own_levels(fleet: Fleet, workload: Workload, config: Config) -> Sequence[fl
         )
     if workload.loads.auto is None:
         return workload.loads.of(config.gpus)
-    if _own_kind(workload) == "concurrency":
+    if workload.load_kind == "concurrency":
         return [float(config.gpus * 2**k) for k in range(workload.loads.auto)]
     return _auto_rates(fleet, workload, config.gpus, workload.loads.auto)
 

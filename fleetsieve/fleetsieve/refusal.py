@@ -1,11 +1,12 @@
 """One sentence for what is wrong in a fleet file: key path, value and what would be accepted."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+
+from fleetsieve.nearest import close_to
 
 Location = tuple[int | str, ...]
 
@@ -90,8 +91,7 @@ def _step(value: Any, part: int | str) -> Any:
 def _unknown(location: Location, data: Any, fields: Mapping[str, FieldInfo]) -> str:
     table, key = _path(location[:-1], data), location[-1]
     place = f"{table}{'' if table.endswith(':') else ':'} " if table else ""
-    close = get_close_matches(str(key), fields, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"accepted are {', '.join(fields)}"
+    hint = close_to(str(key), fields) or f"accepted are {', '.join(fields)}"
     if not fields:
         hint = "write keys as text, in quotes where YAML reads them otherwise"
     return f"{place}the key {_short(key)} is unknown; {hint}"

@@ -16,10 +16,12 @@ from fleetsieve.choice import check
 from fleetsieve.errors import InputError
 from fleetsieve.fleet import Fleet
 from fleetsieve.grid import Grid
+from fleetsieve.nearest import hint
 from fleetsieve.oracle import Oracle
+from fleetsieve.policy_names import POLICY_NAMES
 from fleetsieve.predicted import predictions, prior_of
 from fleetsieve.problem import Problem
-from fleetsieve.replay_run import NAMES, Case, Replayer, Run, named
+from fleetsieve.replay_run import Case, Replayer, Run, named
 from fleetsieve.savings import Saving, saving
 
 SCHEMA = "fleetsieve.replay/1"
@@ -96,10 +98,10 @@ def replay(
             or a fleet that has no allocation.
     """
     if not policies:
-        raise InputError(f"no policy is given; use {', '.join(NAMES)}")
+        raise InputError(f"no policy is given; use {', '.join(POLICY_NAMES)}")
     for name in policies:
-        if name not in NAMES:
-            raise InputError(f"policy {name!r} is unknown; use {', '.join(NAMES)}")
+        if name not in POLICY_NAMES:
+            raise InputError(f"policy {name!r} is unknown; {hint(name, POLICY_NAMES)}")
     if orders < 1:
         raise InputError(f"orders is {orders}; give a number of at least 1")
     problem = Problem.build(fleet, grid)

@@ -23,8 +23,6 @@ from fleetsieve.runs import Runs
 from fleetsieve.search import Search, best
 from fleetsieve.tuner import bo, settled
 
-NAMES = (*POLICIES, "bo", "clairvoyant", *PLANS, "bo_alone", "pruned")
-
 # Steps that other orders may pass through again: this many bytes, some 100 per cell and output.
 _MEMORY, _STEP = 2**27, 100
 

@@ -13,6 +13,7 @@ from fleetsieve.show import (
     number,
     percent,
     percent_range,
+    priced,
     printable,
     proposals,
     span,
@@ -21,10 +22,9 @@ from fleetsieve.show import (
 
 def plan(out: Console, found: Mapping[str, Any], units: Units) -> None:
     """Print what there is to measure and what it would cost."""
-    price = "" if found["price"] is None else f", at a price of {number(found['price'])}"
     out.print(
         f"{found['cells']} cells; measuring all takes {number(found['gpu_hours'])} GPU-hours "
-        f"({found['gpu_seconds']:,.0f} GPU-seconds){price}.",
+        f"({found['gpu_seconds']:,.0f} GPU-seconds){priced(found['price'])}.",
         style="bold",
     )
     table = _table("workload", "config", "loads", right=("levels", "GPU-seconds"))

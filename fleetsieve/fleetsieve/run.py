@@ -100,7 +100,8 @@ def run_study(
     run = _Run(sieve, fleet.decision.budget_gpu_seconds, on_progress)
     found = asyncio.run(run.until_done(engine, parallel or fleet.measure.parallel))
     notes = (*found.notes, *inputs.notes(events), *remarks(study.events()))
-    return replace(found, notes=(*notes, *highest_levels(found, sieve.problem)))
+    notes = (*notes, *highest_levels(found, sieve.problem))
+    return replace(found, notes=notes, price=fleet.price(found.gpu_seconds))
 
 
 class _Run:

@@ -30,9 +30,13 @@ _REASONS = {
 _MOST_NEXT = 5
 
 
-def console(stream: Literal["stdout", "stderr"]) -> Console:
-    """A console on which text from files is text: no markup, no highlighting, no emoji codes."""
-    return Console(file=getattr(sys, stream), markup=False, highlight=False, emoji=False)
+def console(stream: Literal["stdout", "stderr"], quiet: bool = False) -> Console:
+    """A console on which text from files is text: no markup, no highlighting, no emoji codes.
+
+    `quiet`: it shows nothing.
+    """
+    file = getattr(sys, stream)
+    return Console(file=file, quiet=quiet, markup=False, highlight=False, emoji=False)
 
 
 def printable(text: str) -> str:
@@ -60,7 +64,7 @@ def headline(found: Mapping[str, Any], exhaustive: float) -> str:
     return (
         f"{state}: {_OBJECTIVES[found['objective']].format(value)}; "
         f"gap {number(found['gap'])}, tolerance {number(found['tolerance'])}; "
-        f"{spent(found['gpu_seconds'], exhaustive)}."
+        f"{spent(found['gpu_seconds'], exhaustive)}{priced(found.get('price'))}."
     )
 
 
@@ -68,6 +72,11 @@ def spent(gpu_seconds: float, exhaustive: float) -> str:
     """GPU-seconds, and their share of measuring everything."""
     share = f" ({percent(gpu_seconds / exhaustive)} of measuring all)" if exhaustive > 0 else ""
     return f"{gpu_seconds:,.0f} GPU-seconds{share}"
+
+
+def priced(price: float | None) -> str:
+    """What something costs, in the currency of the fleet file; nothing without a price."""
+    return "" if price is None else f", at a price of {price:,.2f}"
 
 
 def allocation_table(found: Mapping[str, Any], units: Units) -> Table:

@@ -28,6 +28,7 @@ _TABLES = (
 _OTHER_FILE = "name another file, or a study that `fleetsieve run` wrote"
 # Where a grid lies or a server listens says nothing about what is measured.
 _PLACES = {"url"}
+_MAGIC = b"SQLite format 3\0"
 Definitions = dict[str, dict[str, Any]]
 
 
@@ -43,8 +44,12 @@ class Study:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: str | Path, fleet: Fleet, seed: int | None = None) -> "Study":
+    def open(
+        cls, path: str | Path, fleet: Fleet, seed: int | None = None, grid: Path | None = None
+    ) -> "Study":
         """Create the study of `fleet`, or resume it; `seed` defaults to the stored one, or 0.
+
+        `grid` is remembered: the grid file that stands for the fleet's engine.
 
         Raises:
             InputError: the file is no study, is damaged, belongs to another version, is being
@@ -60,7 +65,7 @@ class Study:
             raise
         try:
             with _readable(path):
-                study._begin(fleet, seed)
+                study._begin(fleet, seed, grid)
         except BaseException:
             study.close()
             raise
@@ -96,7 +101,19 @@ class Study:
     @property
     def fleet(self) -> Fleet:
         """The fleet of the last writer."""
-        return Fleet.parse(json.loads(self._meta("fleet")), source=str(self.path))
+        base = Path(self._meta("base", ""))
+        known = base.is_absolute() and base.is_dir()
+        return Fleet.parse(
+            json.loads(self._meta("fleet")),
+            base=base if known else self.path.parent,
+            source=str(self.path),
+        )
+
+    @property
+    def grid(self) -> Path | None:
+        """The grid file that stood for the fleet's engine in the last run, if one did."""
+        path = self._meta("grid", "")
+        return Path(path) if path else None
 
     def check(self, fleet: Fleet) -> None:
         """Whether what was measured still describes `fleet`.
@@ -159,7 +176,7 @@ class Study:
     ) -> None:
         self.close()
 
-    def _begin(self, fleet: Fleet, seed: int | None) -> None:
+    def _begin(self, fleet: Fleet, seed: int | None, grid: Path | None) -> None:
         fresh = self._is_empty()
         if not fresh:
             self._check_file()
@@ -167,7 +184,7 @@ class Study:
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = FULL")
         if fresh:
-            self._create(fleet, 0 if seed is None else seed)
+            self._create(fleet, 0 if seed is None else seed, grid)
             return
         if seed is not None and seed != self.seed:
             raise InputError(
@@ -175,22 +192,22 @@ class Study:
                 "start a new study"
             )
         self.check(fleet)
-        self._store(fleet)
+        self._store(fleet, grid)
 
-    def _create(self, fleet: Fleet, seed: int) -> None:
+    def _create(self, fleet: Fleet, seed: int, grid: Path | None) -> None:
         with self._transaction():
             for statement in _TABLES:
                 self._database.execute(statement)
             values = {"schema": str(SCHEMA), "seed": str(seed), "definitions": "{}"}
             for item in values.items():
                 self._database.execute("INSERT INTO meta VALUES (?, ?)", item)
-            self._write_fleet(fleet)
+            self._write_fleet(fleet, grid)
 
-    def _store(self, fleet: Fleet) -> None:
+    def _store(self, fleet: Fleet, grid: Path | None) -> None:
         with self._transaction():
-            self._write_fleet(fleet)
+            self._write_fleet(fleet, grid)
 
-    def _write_fleet(self, fleet: Fleet) -> None:
+    def _write_fleet(self, fleet: Fleet, grid: Path | None) -> None:
         """Definitions are never forgotten: the journal may hold cells of what was removed."""
         stored = self._definitions()
         merged = {t: {**stored.get(t, {}), **d} for t, d in _definitions(fleet).items()}
@@ -198,6 +215,9 @@ class Study:
             "fleet": json.dumps(fleet.mapping()),
             "definitions": json.dumps(merged),
             "version": installed(),
+            # Studies of earlier versions have neither.
+            "base": str(fleet.resolve("").absolute()),
+            "grid": "" if grid is None else str(grid.absolute()),
         }
         for item in values.items():
             self._database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", item)
@@ -226,11 +246,13 @@ class Study:
                 f"the version of fleetsieve that wrote it ({self._meta('version')})"
             )
 
-    def _meta(self, key: str) -> str:
+    def _meta(self, key: str, default: str | None = None) -> str:
         row = self._database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        if row is None:
+        if row is not None:
+            return row[0]
+        if default is None:
             raise sqlite3.DatabaseError(f"it has no {key}")
-        return row[0]
+        return default
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -242,6 +264,17 @@ class Study:
             self._database.execute("ROLLBACK")
             raise
         self._database.execute("COMMIT")
+
+
+def is_database(path: Path) -> bool:
+    """Whether there is a file that begins as those of SQLite do, such as a study."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except (OSError, ValueError):
+        return False
 
 
 def _definitions(fleet: Fleet) -> dict[Literal["configs", "workloads"], Definitions]:

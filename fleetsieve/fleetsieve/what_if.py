@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from fleetsieve.errors import InputError
 from fleetsieve.fleet import Fleet
-from fleetsieve.metric import ACCEPTED, is_metric
+from fleetsieve.metric import ACCEPTED, is_metric, meant
+from fleetsieve.nearest import hint
 
 _SWEEP = re.compile(r"gpus=([0-9]{1,6})\.\.([0-9]{1,6})")
 _MOST_BUDGETS = 1000
@@ -76,12 +76,15 @@ def _split(key: str, text: str) -> tuple[str, str]:
         name, metric = ".".join(parts[:at]), ".".join(parts[at:])
         if is_metric(metric):
             return name, metric
-    raise InputError(f"--slo is {text!r}; give WORKLOAD.METRIC=SECONDS, where METRIC is {ACCEPTED}")
+    raise InputError(
+        f"--slo is {text!r}; give WORKLOAD.METRIC=SECONDS, where METRIC is {ACCEPTED}"
+        f"{meant(parts[-1])}"
+    )
 
 
 def _of(workloads: Mapping[str, dict[str, Any]], name: str, option: str) -> dict[str, Any]:
     if name in workloads:
         return workloads[name]
-    close = get_close_matches(name, workloads, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(workloads)}"
-    raise InputError(f"{option} names the workload {name!r}, which is unknown; {hint}")
+    raise InputError(
+        f"{option} names the workload {name!r}, which is unknown; {hint(name, workloads)}"
+    )

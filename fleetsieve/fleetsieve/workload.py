@@ -246,6 +246,11 @@ class Workload(Table):
         return self
 
     @property
+    def load_kind(self) -> LoadKind:
+        """What its loads are without a grid that says."""
+        return "rate" if self.arrivals is None else self.arrivals.load_kind
+
+    @property
     def total_demand(self) -> float:
         """Requests/s to serve, headroom included."""
         return self.demand * (1 + self.headroom)

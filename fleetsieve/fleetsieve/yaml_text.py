@@ -29,6 +29,8 @@ def read_text(path: Path) -> str:
         if size > MAX_BYTES:
             raise InputError(f"{path} has {size} bytes; at most {MAX_BYTES} are read")
         text = path.read_bytes().decode("utf-8-sig")
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; name an existing file") from None
     except UnicodeDecodeError:

@@ -248,7 +248,7 @@ def test_the_number_of_processes_changes_nothing(handmade, tmp_path, monkeypatch
 
 def test_a_replay_of_nothing_is_refused(handmade):
     _, _, again = handmade
-    with pytest.raises(InputError, match=r"'guess' is unknown; use sieve, random"):
+    with pytest.raises(InputError, match=r"'guess' is unknown; there are sieve, random"):
         again(policies=("bisect", "guess"))
     with pytest.raises(InputError, match="orders is 0; give a number of at least 1"):
         again(orders=0)

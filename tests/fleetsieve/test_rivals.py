@@ -17,9 +17,10 @@ from fleetsieve.fleet import Fleet
 from fleetsieve.observations import Observations
 from fleetsieve.oracle import Oracle
 from fleetsieve.policies import sieve
+from fleetsieve.policy_names import POLICY_NAMES
 from fleetsieve.problem import ABSENT, Problem
 from fleetsieve.pruned import prune
-from fleetsieve.replay_run import NAMES, Case, Replayer
+from fleetsieve.replay_run import Case, Replayer
 from fleetsieve.runs import Runs
 from fleetsieve.search import Search
 from fleetsieve.tuner import bo, expected_improvement, settled
@@ -86,7 +87,7 @@ def replayer(seed):
 def test_the_help_names_every_policy(capsys):
     assert main(["replay", "--help"]) == 0
     words = re.findall(r"\w+", capsys.readouterr().out)
-    assert set(NAMES) <= set(words)
+    assert set(POLICY_NAMES) <= set(words)
 
 
 # Clairvoyant

@@ -281,6 +281,17 @@ def test_a_terminal_shows_what_is_measured_and_how_long_it_takes_at_most():
     assert "measuring chat on tp2 at 4 req/s and 2 more, at most 2:00 left" in text
 
 
+def test_a_price_says_what_the_rest_costs_at_most():
+    now = iter([0.0, 60.0, 60.0])
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, highlight=False)
+    with Display(console, lambda: next(now), price=lambda gpu_seconds: gpu_seconds / 100) as shows:
+        shows(progress(0))
+        shows(progress(30))
+    # 36,000 of 54,000 GPU-seconds are left, a cent each.
+    assert ", at most 2:00 and 360.00 left" in out.getvalue()
+
+
 def test_a_resumed_run_counts_only_its_own_measurements():
     out, shows = display(False, lambda: 0.0)
     with shows:

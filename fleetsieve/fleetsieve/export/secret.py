@@ -1,0 +1,43 @@
+"""Which settings are secrets: they are referred to by name, and never written."""
+
+import re
+from collections.abc import Mapping
+
+from fleetsieve.errors import InputError
+from fleetsieve_measure.engines.arguments import flags
+
+SECRET = "fleetsieve"
+"""The Kubernetes Secret that holds them, by the names of their variables."""
+
+_WORDS = {"APIKEY", "CREDENTIALS", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "TOKEN"}
+_IN_ADDRESS = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Whether a setting of that name and value is one."""
+    words = re.split(r"[^A-Z0-9]+", name.upper())
+    return bool(_WORDS & set(words)) or bool(_IN_ADDRESS.search(str(value)))
+
+
+def check(place: str, args: Mapping[str, object], env: Mapping[str, str]) -> None:
+    """Refuse secrets among the arguments, and variables that not every format can name.
+
+    Raises:
+        InputError: there is one.
+    """
+    for name, value in args.items():
+        if isinstance(value, str) and is_secret(name, value):
+            raise InputError(
+                f"{place}: args: {name} looks like a secret and would be written down; hand it to "
+                "the engine in an environment variable, as env: {HF_TOKEN: ..}"
+            )
+    for name in env:
+        if not _VARIABLE.fullmatch(name):
+            raise InputError(
+                f"{place}: env: {name[:60]!r} is no name of an environment variable; use letters, "
+                "digits and _"
+            )
+    for text in (*env.values(), *flags(args)):
+        if "\0" in text:
+            raise InputError(f"{place}: {text[:60]!r} has a NUL in it; leave that out")
