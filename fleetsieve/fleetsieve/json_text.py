@@ -4,35 +4,35 @@ import json
 import math
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from fleetsieve.errors import InputError
+from fleetsieve.whole_file import replacing
 
 STDOUT = "-"
 _SHOWN = 60
 
 
-def check_writable(out: str | None) -> None:
-    """Refuse a place for results before the work for them is done.
+def check_writable(out: str | None, option: str = "--json") -> None:
+    """Refuse a place for results, given by `option`, before the work for them is done.
 
     Raises:
         InputError: `out` is a directory, lies in none, or lies in one that cannot be written.
     """
     if out is None or out == STDOUT:
         return
-    path = _named(out)
+    path = _named(out, option)
     if path.is_dir():
-        raise InputError(f"--json is {out!r}, a directory; name a file in it")
+        raise InputError(f"{option} is {out!r}, a directory; name a file in it")
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise InputError(f"--json is {out!r}, whose folder does not exist; create it first")
+        raise InputError(f"{option} is {out!r}, whose folder does not exist; create it first")
     if not path.exists() and not os.access(folder, os.W_OK):
-        raise InputError(f"--json is {out!r}, whose folder cannot be written; name another")
+        raise InputError(f"{option} is {out!r}, whose folder cannot be written; name another")
 
 
-def _named(out: str) -> Path:
+def _named(out: str, option: str) -> Path:
     """The file that `out` names."""
     try:
         Path(out).lstat()
@@ -40,7 +40,7 @@ def _named(out: str) -> Path:
         pass
     except (OSError, ValueError):
         shown = out if len(out) <= _SHOWN else f"{out[:_SHOWN]}.."
-        raise InputError(f"--json is {shown!r}, which can be no file; name another") from None
+        raise InputError(f"{option} is {shown!r}, which can be no file; name another") from None
     return Path(out)
 
 
@@ -72,18 +72,8 @@ def strict(value: Any) -> Any:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Through a file beside it, so that a reader never sees half of it."""
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout cannot be replaced
         path.write_text(text, encoding="utf-8")
         return
-    handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)  # what a plain open would have given
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
