@@ -200,6 +200,7 @@ BROKEN = {
     "truncated": (json.dumps(VLLM)[:200].encode(), "a.json is cut short"),
     "no JSON": (b"{'completed': 1}", "a.json is no JSON at line 1, column 2"),
     "not UTF-8": (b'{"a": "\xff"}', "a.json is not UTF-8"),
+    "no run": (b'{"benchmarks": []}', "a.json has the form of a result and holds no run"),
     "a list of numbers": (b"[1, 2]", "no JSON objects"),
     "deep": (b"[" * 100_000, "a.json is no JSON"),
     "a long number": (b'{"a": ' + b"1" * 10_000 + b"}", "a.json is no JSON"),
@@ -404,6 +405,12 @@ def test_guidellm_of_any_version_in_a_closed_loop(imported, where, strategy, lev
     assert has(row, concurrency=level, rate=None)
 
 
+def test_guidellm_that_names_its_strategy_only(imported):
+    report, _ = guidellm("synchronous", "scheduler")
+    ((row,), _) = imported(files={"b.json": report})
+    assert has(row, concurrency=1)
+
+
 def test_a_throughput_probe_is_no_level(refused):
     report, _ = guidellm({"type_": "throughput", "max_concurrency": 512})
     assert "strategy is 'throughput'" in refused("b.json", *NAMES, files={"b.json": report})
@@ -463,6 +470,17 @@ def test_an_aiperf_folder_counts_once_whatever_it_exports(imported):
     ((row,), _) = imported("a/profile_export_aiperf.csv", "--set", "rate=5")
     assert has(row, throughput=4.9, seconds=8, requests=40, failed=2, e2e_p50=0.5, ttft_p95=0.09)
     assert has(row, ttft_p99=math.inf, rate=5)
+
+
+def test_a_rate_that_rounds_to_nothing_is_taken_from_the_count(imported):
+    table = (
+        "Metric,avg,p99\nRequest Latency (ms),900000,990000\n\n"
+        "Metric,Value\nRequest Count,3\nRequest Throughput (requests/sec),0.00\n"
+        "Benchmark Duration (sec),1000\n"
+    )
+    names = (*NAMES, "--set", "concurrency=1")
+    ((row,), _) = imported(files={"p.csv": table}, names=names)
+    assert has(row, throughput=0.003, e2e_p99=990, status="ok")
 
 
 def test_genai_perf_csv_is_read_by_its_header(imported):
@@ -697,6 +715,11 @@ WRONG = {
 }
 
 
+def test_what_is_not_there_is_refused(refused):
+    for name in ("no/where", "x.json", "a\x1b.json", "y" * 5000):
+        assert "does not exist" in refused(name, *NAMES)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_options_are_refused(refused, name):
     argv, expected = WRONG[name]
@@ -801,3 +824,18 @@ def test_cells_of_an_imported_grid_are_those_of_the_files(imported):
     outcome = grid.cells[cell].outcome
     assert isinstance(outcome, Measured)
     assert outcome.values["throughput"] == pytest.approx((4 + 200 / 52) / 2)
+
+
+def test_a_line_of_a_table_that_is_cut_short_is_no_row(imported):
+    whole = RAW + "m,h,vllm,chat,1,2,1,8,170,24,6200,1.2,1,ok\n" * 2
+    rows, said = imported(files={"p.csv": whole[:-20]}, names=())
+    assert len(rows) == 1
+    assert "p.csv: row 3 has 9 cells for 14 columns" in said
+    assert "does not end with a line end" in said
+
+
+def test_a_wrong_run_does_not_keep_the_others_of_its_file_out(imported):
+    runs = [VLLM, VLLM | {"mean_ttft_ms": "x"}, VLLM | {"duration": 51.0}]
+    rows, said = imported(files={"a.json": "".join(map(json.dumps, runs))})
+    assert [row["seconds"] for row in rows] == ["50", "51"]
+    assert "a.json: record 2: mean_ttft_ms is 'x'" in said

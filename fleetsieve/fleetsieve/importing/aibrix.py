@@ -6,10 +6,11 @@ is a TPOT too, weighted by tokens.
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from fleetsieve.importing.document import Document
-from fleetsieve.importing.run import Run
+from fleetsieve.importing.run import Reading, Run
 from fleetsieve.importing.source import Source
 
 _FAMILIES = {"E2E": "e2e", "TTFT": "ttft", "TPOT": "itl"}
@@ -21,21 +22,29 @@ def is_line(record: Mapping[str, Any]) -> bool:
     return {"input_tokens", "output_tokens", "request_rate", "metric", "mean"} <= record.keys()
 
 
-def lines(document: Document) -> Iterator[Run]:
+def lines(document: Document) -> Iterator[Reading]:
     """The runs of a file; a metric that comes again begins another run."""
-    run, identity, seen = None, None, set[str]()
+    group: list[Source] = []
     for number, record in enumerate(document.records):
         source = Source(document.place(number), record)
-        metric = source.text("metric") or ""
-        is_next = repr([record.get(name) for name in _IDENTITY])
-        if run is None or is_next != identity or metric in seen:
-            if run is not None:
-                yield run
-            run, identity, seen = _begun(source), is_next, set[str]()
-        seen.add(metric)
-        _add(run, metric, source)
-    if run is not None:
-        yield run
+        if group and not _continues(group, source):
+            yield partial(_run, group)
+            group = []
+        group.append(source)
+    yield partial(_run, group)
+
+
+def _continues(group: list[Source], source: Source) -> bool:
+    first, seen = group[0].data, [other.data["metric"] for other in group]
+    same = all(repr(first.get(name)) == repr(source.data.get(name)) for name in _IDENTITY)
+    return same and source.data["metric"] not in seen
+
+
+def _run(group: list[Source]) -> Run:
+    run = _begun(group[0])
+    for source in group:
+        _add(run, source.text("metric") or "", source)
+    return run
 
 
 def _begun(source: Source) -> Run:

@@ -5,11 +5,12 @@ status. TPOT is (latency - TTFT) / (output tokens - 1), as here.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from fleetsieve.importing.document import Document
-from fleetsieve.importing.run import Run
-from fleetsieve.importing.source import Source
+from fleetsieve.importing.run import Reading, Run
+from fleetsieve.importing.source import Source, of_row
 
 _LATENCIES = {
     "e2e": ("request_latency_ms", "request_latency"),
@@ -34,16 +35,20 @@ def is_table(document: Document) -> bool:
     )
 
 
-def table(document: Document) -> Iterator[Run]:
+def table(document: Document) -> Iterator[Reading]:
     """The rows of a file."""
     header, *rows = document.table
-    records = [dict(zip(header, row, strict=False)) for row in rows if any(row)]
-    varying = [p for p in _PARTS if p in header and len({r.get(p) for r in records}) > 1]
-    for number, record in enumerate(records, start=2):
-        yield _row(Source(f"{document.path}, row {number}", record), varying)
+    varying = [part for part in _PARTS if part in header and _varies(rows, header.index(part))]
+    for number, row in enumerate(filter(any, rows), start=2):
+        yield partial(_row, f"{document.path}, row {number}", header, row, varying)
 
 
-def _row(source: Source, varying: Sequence[str]) -> Run:
+def _varies(rows: Sequence[Sequence[str]], column: int) -> bool:
+    return len({row[column] for row in rows if len(row) > column}) > 1
+
+
+def _row(place: str, header: Sequence[str], row: Sequence[str], varying: Sequence[str]) -> Run:
+    source = of_row(place, header, row)
     run = Run(source.place, notes=source.notes, cost_free=True, status=_status(source))
     run.names = _names(source, varying)
     concurrency = source.finite("concurrency")

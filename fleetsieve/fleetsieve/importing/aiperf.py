@@ -6,11 +6,12 @@ gaps between chunks are AIPerf's `inter_chunk_latency`; genai-perf has none.
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from fleetsieve.cell import LoadKind
 from fleetsieve.importing.document import Document
-from fleetsieve.importing.run import Run
+from fleetsieve.importing.run import Reading, Run
 from fleetsieve.importing.source import Source
 from fleetsieve.importing.units import in_seconds
 
@@ -20,6 +21,7 @@ FAMILIES = {
     "tpot": "inter_token_latency",
     "itl": "inter_chunk_latency",
 }
+_TELLING = ("input_config", "request_throughput", "request_count", *FAMILIES.values())
 _LEVELS: dict[str, LoadKind] = {
     "rate": "rate",
     "request_rate": "rate",
@@ -34,16 +36,19 @@ _NAME_AND_UNIT = re.compile(r"(.+?)(?: \(([^()]+)\))?")
 
 def is_export(record: Mapping[str, Any]) -> bool:
     """Whether this is the JSON export of a run."""
-    return "input_config" in record and ("request_latency" in record or "request_count" in record)
+    return sum(isinstance(record.get(name), Mapping) for name in _TELLING) >= 2
 
 
-def exports(document: Document) -> Iterator[Run]:
+def exports(document: Document) -> Iterator[Reading]:
     """The runs of a JSON export."""
     for number, record in enumerate(document.records):
-        source = Source(document.place(number), record)
-        run = _run(source)
-        _set_load(run, source)
-        yield run
+        yield partial(_export, Source(document.place(number), record))
+
+
+def _export(source: Source) -> Run:
+    run = _run(source)
+    _set_load(run, source)
+    return run
 
 
 def is_table(document: Document) -> bool:
@@ -51,8 +56,12 @@ def is_table(document: Document) -> bool:
     return bool(document.table) and document.table[0][:2] == ("Metric", "avg")
 
 
-def table(document: Document) -> Iterator[Run]:
+def table(document: Document) -> Iterator[Reading]:
     """The run of a CSV export, which states no load."""
+    yield partial(_table, document)
+
+
+def _table(document: Document) -> Run:
     metrics: dict[str, Any] = {}
     header: tuple[str, ...] = ()
     for row in document.table:
@@ -71,7 +80,7 @@ def table(document: Document) -> Iterator[Run]:
             }
     run = _run(Source(str(document.path), metrics))
     run.no_load = "the CSV states no load: import the JSON beside it, or say it with --set"
-    yield run
+    return run
 
 
 def _plain(name: str) -> str:

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fleetsieve.importing.aiperf import FAMILIES
 from fleetsieve.importing.document import Document
-from fleetsieve.importing.run import Run
+from fleetsieve.importing.run import Reading, Run
 from fleetsieve.importing.source import Source
 from fleetsieve.importing.units import in_seconds
 
@@ -21,8 +22,12 @@ def is_record(record: Mapping[str, Any]) -> bool:
     )  # fmt: skip
 
 
-def records(document: Document) -> Iterator[Run]:
+def records(document: Document) -> Iterator[Reading]:
     """The run that a file's records are of."""
+    yield partial(_run, document)
+
+
+def _run(document: Document) -> Run:
     sources = [Source(document.place(i), record) for i, record in enumerate(document.records)]
     measured = [s for s in sources if s.at("metadata").text("benchmark_phase") != "warmup"]
     ended = [s for s in measured if s.at("metadata").data.get("was_cancelled") is not True]
@@ -37,7 +42,7 @@ def records(document: Document) -> Iterator[Run]:
     for family, name in FAMILIES.items():
         for statistic, value in _statistics(_values(good, name), run.failed):
             run.put(family, statistic, value)
-    yield run
+    return run
 
 
 def _span(sources: Sequence[Source]) -> float | None:

@@ -7,11 +7,12 @@ It passes on what another tool measured, in that tool's sense: with GuideLLM the
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from fleetsieve.importing.document import Document
 from fleetsieve.importing.inference_perf import FAMILIES
-from fleetsieve.importing.run import Run
+from fleetsieve.importing.run import Reading, Run
 from fleetsieve.importing.source import Source
 from fleetsieve.importing.units import in_seconds
 
@@ -28,10 +29,10 @@ def is_report(record: Mapping[str, Any]) -> bool:
     )
 
 
-def reports(document: Document) -> Iterator[Run]:
+def reports(document: Document) -> Iterator[Reading]:
     """The runs of a file."""
     for number, record in enumerate(document.records):
-        yield _report(Source(document.place(number), record))
+        yield partial(_report, Source(document.place(number), record))
 
 
 def _report(source: Source) -> Run:

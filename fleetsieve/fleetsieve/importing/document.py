@@ -49,6 +49,8 @@ def read(path: Path) -> Document:
     Raises:
         InputError: it is missing, unreadable, empty, or holds nothing that can be used.
     """
+    if not is_there(path):
+        raise InputError(f"{path} does not exist; name an existing file or folder")
     suffix = path.suffix.lower()
     if suffix in (".yaml", ".yml"):
         return _of_values(path, [yaml_text.parse(yaml_text.read_text(path), str(path))])
@@ -62,10 +64,16 @@ def read(path: Path) -> Document:
     return _of_csv(path, text) if suffix == ".csv" else _of_json(path, text)
 
 
+def is_there(path: Path) -> bool:
+    """Whether the path leads anywhere; no error where no file can have such a name."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _text(path: Path) -> str:
     try:
-        if not path.exists():
-            raise InputError(f"{path} does not exist; name an existing file or directory")
         if not path.is_file():  # a device or a pipe may never end
             raise InputError(f"{path} is no ordinary file; name one")
         if path.stat().st_size > _MAX_BYTES:

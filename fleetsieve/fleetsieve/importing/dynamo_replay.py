@@ -5,10 +5,11 @@ TPOT there is (latency - TTFT) / (output tokens - 1) of a request, as here.
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from fleetsieve.importing.document import Document
-from fleetsieve.importing.run import Run
+from fleetsieve.importing.run import Reading, Run
 from fleetsieve.importing.source import Source
 
 _STATISTIC = re.compile(r"(mean|median|p\d+(?:\.\d+)?)_(ttft|tpot|itl|e2e)(?:_latency)?_ms")
@@ -21,10 +22,10 @@ def is_replay(record: Mapping[str, Any]) -> bool:
     return isinstance(summary, Mapping) and needed <= summary.keys()
 
 
-def replays(document: Document) -> Iterator[Run]:
+def replays(document: Document) -> Iterator[Reading]:
     """The runs of a file."""
     for number, record in enumerate(document.records):
-        yield _replay(Source(document.place(number), record).at("summary"))
+        yield partial(_replay, Source(document.place(number), record).at("summary"))
 
 
 def _replay(summary: Source) -> Run:

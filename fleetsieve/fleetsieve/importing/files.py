@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fleetsieve.importing.document import is_there
+
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -14,7 +16,7 @@ def found(paths: Sequence[Path]) -> Iterator[Path]:
     """
     seen: set[Path] = set()
     for path in paths:
-        for file in _in_folder(path) if path.is_dir() else [path]:
+        for file in _in_folder(path) if is_there(path) and path.is_dir() else [path]:
             if file.absolute() not in seen:
                 seen.add(file.absolute())
                 yield file

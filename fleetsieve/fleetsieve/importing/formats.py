@@ -20,7 +20,7 @@ from fleetsieve.importing import (
     vllm,
 )
 from fleetsieve.importing.document import Document
-from fleetsieve.importing.run import Run
+from fleetsieve.importing.run import Reading
 
 _SHOWN_KEYS = 6
 
@@ -32,14 +32,14 @@ class Format:
     Attributes:
         tool: whose.
         fits: whether a document is of this format.
-        runs: its runs.
+        runs: its runs, each still to be read.
         twin: what files that tell of the same runs have in common; None where there are none.
         rank: of files that tell of the same runs only those of the lowest rank count.
     """
 
     tool: str
     fits: Callable[[Document], bool]
-    runs: Callable[[Document], Iterator[Run]]
+    runs: Callable[[Document], Iterator[Reading]]
     twin: Callable[[Path], str] | None = None
     rank: int = 0
 

@@ -6,10 +6,11 @@ over the tokens between, is its `inter_token_latency`, weighted by tokens; gaps 
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from fleetsieve.importing.document import Document
-from fleetsieve.importing.run import Run
+from fleetsieve.importing.run import Reading, Run
 from fleetsieve.importing.source import Source
 
 FAMILIES = {
@@ -38,12 +39,12 @@ def is_report(record: Mapping[str, Any]) -> bool:
     )
 
 
-def report(document: Document) -> Iterator[Run]:
+def report(document: Document) -> Iterator[Reading]:
     """The runs of a report."""
     for number, record in enumerate(document.records):
         source = Source(document.place(number), record)
         for benchmark in source.each("benchmarks"):
-            yield _benchmark(benchmark)
+            yield partial(_benchmark, benchmark)
 
 
 def set_load(run: Run, kind: str | None, rate: float | None, streams: float | None) -> None:
@@ -77,10 +78,15 @@ def _benchmark(source: Source) -> Run:
 
 
 def _set_strategy(run: Run, source: Source) -> None:
-    places = (source.at(name).at("strategy") for name in ("config", "args", "scheduler"))
-    strategy = next(filter(lambda place: place.data, places), None)
-    if strategy is None:
+    places = [source.at(name) for name in ("config", "args", "scheduler")]
+    holder = next((place for place in places if "strategy" in place), None)
+    if holder is None:
         return
+    name = holder.text("strategy")
+    if name is not None:  # without its settings
+        set_load(run, name, None, None)
+        return
+    strategy = holder.at("strategy")
     streams = strategy.number("streams")
     most = streams if streams is not None else strategy.number("max_concurrency")
     set_load(run, strategy.text("type_"), strategy.number("rate"), most)

@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from fleetsieve.importing.document import Document
 from fleetsieve.importing.guidellm import set_load
-from fleetsieve.importing.run import Run
-from fleetsieve.importing.source import Source
+from fleetsieve.importing.run import Reading, Run
+from fleetsieve.importing.source import Source, of_row
 
 _HEADERS = 3
 _STRATEGY = re.compile(r"(\w+)(?:@(.+))?")
@@ -26,18 +27,18 @@ def is_table(document: Document) -> bool:
     return len(head) == _HEADERS and "Request Counts" in head[0] and "Strategy" in head[1]
 
 
-def table(document: Document) -> Iterator[Run]:
+def table(document: Document) -> Iterator[Reading]:
     """The runs of a file."""
     columns = [
         " / ".join(part for part in parts if part)
         for parts in zip(*document.table[:_HEADERS], strict=False)
     ]
     for number, row in enumerate(filter(any, document.table[_HEADERS:]), start=_HEADERS + 1):
-        cells = dict(zip(columns, row, strict=False))
-        yield _row(Source(f"{document.path}, row {number}", cells))
+        yield partial(_row, f"{document.path}, row {number}", columns, row)
 
 
-def _row(source: Source) -> Run:
+def _row(place: str, columns: Sequence[str], row: Sequence[str]) -> Run:
+    source = of_row(place, columns, row)
     run = Run(source.place, notes=source.notes)
     match = _STRATEGY.fullmatch(source.text("Benchmark / Strategy") or "")
     if match:

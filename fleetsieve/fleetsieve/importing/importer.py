@@ -13,7 +13,7 @@ from fleetsieve.importing.document import read
 from fleetsieve.importing.files import found
 from fleetsieve.importing.formats import format_of
 from fleetsieve.importing.given import PathPattern
-from fleetsieve.importing.run import Run, cells, fell_behind
+from fleetsieve.importing.run import Reading, Run, cells, fell_behind
 from fleetsieve.importing.twins import Read, Skipped, without_twins
 from fleetsieve.table import Record
 
@@ -72,13 +72,32 @@ def _read_all(paths: Iterable[Path]) -> tuple[list[Read], list[Skipped]]:
         try:
             document = read(path)
             format_ = format_of(document)
-            files.append(Read(path, format_, tuple(format_.runs(document))))
+            readings = list(format_.runs(document))
+            if not readings:
+                raise InputError(f"{path} has the form of a result and holds no run")
         except InputError as error:
-            skipped.append(Skipped(str(path), str(error).removeprefix(f"{path}").lstrip(":, ")))
+            skipped.append(_skipped(path, error))
             continue
         if document.broken:
             skipped.append(Skipped(f"{path}, end of the file", document.broken))
+        runs, wrong = _runs(path, readings)
+        files.append(Read(path, format_, runs))
+        skipped += wrong
     return files, skipped
+
+
+def _runs(path: Path, readings: Iterable[Reading]) -> tuple[tuple[Run, ...], list[Skipped]]:
+    runs, skipped = [], []
+    for reading in readings:
+        try:
+            runs.append(reading())
+        except InputError as error:
+            skipped.append(_skipped(path, error))
+    return tuple(runs), skipped
+
+
+def _skipped(path: Path, error: InputError) -> Skipped:
+    return Skipped(str(path), str(error).removeprefix(f"{path}").lstrip(":, "))
 
 
 def _row(file: Read, run: Run, given: Mapping[str, str], pattern: PathPattern | None) -> Row:

@@ -5,10 +5,11 @@
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from fleetsieve.importing.document import Document
-from fleetsieve.importing.run import Run
+from fleetsieve.importing.run import Reading, Run
 from fleetsieve.importing.source import Source
 
 FAMILIES = {
@@ -32,10 +33,10 @@ def is_report(record: Mapping[str, Any]) -> bool:
     return {"load_summary", "successes", "failures"} <= record.keys()
 
 
-def reports(document: Document) -> Iterator[Run]:
+def reports(document: Document) -> Iterator[Reading]:
     """The runs of a file."""
     for number, record in enumerate(document.records):
-        yield _report(Source(document.place(number), record))
+        yield partial(_report, Source(document.place(number), record))
 
 
 def _report(source: Source) -> Run:

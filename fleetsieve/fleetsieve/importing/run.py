@@ -1,7 +1,7 @@
 """One benchmark run as a tool's file tells it, and what it means as a row of a grid."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,10 @@ class Run:
             self.put(family, key, value * scale)
 
 
+Reading = Callable[[], Run]
+"""Reads a run; one that is wrong in a file does not keep the others from being read."""
+
+
 def cells(run: Run) -> dict[str, Any]:
     """The row of a run, without what only the user can say.
 
@@ -71,7 +75,8 @@ def cells(run: Run) -> dict[str, Any]:
         row[run.load[0]] = run.load[1]
     row |= {"requests": run.requests, "failed": run.failed, "seconds": _seconds(run)}
     row["gpu_seconds"] = 0 if run.cost_free else None
-    row["status"] = "error" if run.status == "ok" and run.requests == 0 else run.status
+    nothing = run.requests == 0 or (run.requests is None and run.throughput == 0)
+    row["status"] = "error" if run.status == "ok" and nothing else run.status
     if row["status"] == "ok":
         row["throughput"] = _throughput(run)
         zeros = [name for name, value in run.latencies.items() if value == 0]
@@ -92,8 +97,8 @@ def fell_behind(row: Mapping[str, Any], sent: float | None) -> bool:
 
 
 def _throughput(run: Run) -> float | None:
-    if run.throughput is None and run.requests is not None and run.seconds:
-        return run.requests / run.seconds
+    if not run.throughput and run.requests is not None and run.seconds:
+        return run.requests / run.seconds  # a table of two decimals has 0.00
     return run.throughput
 
 

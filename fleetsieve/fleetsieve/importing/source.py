@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fleetsieve.errors import InputError
@@ -114,6 +114,17 @@ class Source:
         names = [key for key in self.data if isinstance(key, str) and statistic_name(key)]
         found = {name: self.number(name) for name in names}
         return {name: value for name, value in found.items() if value is not None}
+
+
+def of_row(place: str, columns: Sequence[str], row: Sequence[str]) -> Source:
+    """The row of a table as an object.
+
+    Raises:
+        InputError: it has more or fewer cells than the header, as a line that was cut short.
+    """
+    if len(row) != len(columns):
+        raise InputError(f"{place} has {len(row)} cells for {len(columns)} columns; is it cut?")
+    return Source(place, dict(zip(columns, row, strict=True)))
 
 
 def _number(value: Any) -> float | None:

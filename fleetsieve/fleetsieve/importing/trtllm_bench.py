@@ -5,10 +5,11 @@ without `--streaming` neither TTFT nor TPOT.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from fleetsieve.importing.document import Document
-from fleetsieve.importing.run import Run
+from fleetsieve.importing.run import Reading, Run
 from fleetsieve.importing.source import Source
 
 
@@ -17,10 +18,10 @@ def is_result(record: Mapping[str, Any]) -> bool:
     return {"world_info", "request_info", "performance"} <= record.keys()
 
 
-def results(document: Document) -> Iterator[Run]:
+def results(document: Document) -> Iterator[Reading]:
     """The runs of a file."""
     for number, record in enumerate(document.records):
-        yield _result(Source(document.place(number), record))
+        yield partial(_result, Source(document.place(number), record))
 
 
 def _result(source: Source) -> Run:

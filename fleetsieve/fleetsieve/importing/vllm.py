@@ -6,13 +6,14 @@ two chunks.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fleetsieve.importing.document import Document
-from fleetsieve.importing.run import Run
-from fleetsieve.importing.source import Source
+from fleetsieve.importing.run import Reading, Run
+from fleetsieve.importing.source import Source, of_row
 
 _STATISTIC = re.compile(r"(mean|median|p\d+(?:\.\d+)?)_(ttft|tpot|itl|e2el|e2e_latency)_ms")
 _FROM_DUE = "_including_client_queue"
@@ -41,10 +42,10 @@ def is_failure(record: Mapping[str, Any]) -> bool:
     return {"error", "error_type", "serve_overrides"} <= record.keys()
 
 
-def results(document: Document) -> Iterator[Run]:
+def results(document: Document) -> Iterator[Reading]:
     """The runs of a result file, an appended one, or a summary."""
     for number, record in enumerate(document.records):
-        yield _result(document.path, Source(document.place(number), record))
+        yield partial(_result, document.path, Source(document.place(number), record))
 
 
 def is_summary_table(document: Document) -> bool:
@@ -52,29 +53,35 @@ def is_summary_table(document: Document) -> bool:
     return bool(document.table) and is_result(dict.fromkeys(document.table[0]))
 
 
-def summary_table(document: Document) -> Iterator[Run]:
+def summary_table(document: Document) -> Iterator[Reading]:
     """The runs of a sweep's `summary.csv`."""
     header, *rows = document.table
     for number, row in enumerate(filter(any, rows), start=2):
-        source = Source(f"{document.path}, row {number}", dict(zip(header, row, strict=False)))
-        yield _result(document.path, source)
+        yield partial(_of_row, document.path, number, header, row)
 
 
-def failures(document: Document) -> Iterator[Run]:
+def _of_row(path: Path, number: int, header: Sequence[str], row: Sequence[str]) -> Run:
+    return _result(path, of_row(f"{path}, row {number}", header, row))
+
+
+def failures(document: Document) -> Iterator[Reading]:
     """The runs that a sweep says have failed."""
     for number, record in enumerate(document.records):
-        source = Source(document.place(number), record)
-        error = f"{record['error_type']}: {record['error']}"[:_MOST_OF_ERROR]
-        run = Run(source.place, names=_server(document.path))
-        run.names |= _features(source.at("serve_overrides").data)
-        run.status = _kind(f"{record['error_type']}: {record['error']}")
-        run.notes.append(f"failed: {error}")
-        if "bench_overrides" in record:
-            _set_load(run, source.at("bench_overrides"))
-        else:
-            run.no_load = f"the server did not start, so that there is no load: {error}"
-        run.cost_free = True  # what it cost is not written, and no benchmark ran
-        yield run
+        yield partial(_failure, document.path, Source(document.place(number), record))
+
+
+def _failure(path: Path, source: Source) -> Run:
+    error = f"{source.data['error_type']}: {source.data['error']}"[:_MOST_OF_ERROR]
+    run = Run(source.place, names=_server(path))
+    run.names |= _features(source.at("serve_overrides").data)
+    run.status = _kind(f"{source.data['error_type']}: {source.data['error']}")
+    run.notes.append(f"failed: {error}")
+    if "bench_overrides" in source:
+        _set_load(run, source.at("bench_overrides"))
+    else:
+        run.no_load = f"the server did not start, so that there is no load: {error}"
+    run.cost_free = True  # what it cost is not written, and no benchmark ran
+    return run
 
 
 def _kind(error: str) -> str:
