@@ -146,6 +146,23 @@ def test_one_of_two_hundred_is_no_good_result(imported):
     assert "completed / duration" in said
 
 
+def test_end_to_end_latencies_without_statistics_give_them(imported):
+    latencies = np.random.default_rng(5).uniform(1, 9, 200)
+    bare = {name: value for name, value in VLLM.items() if "e2el" not in name}
+    ((row,), _) = imported(files={"a.json": bare | {"latencies": list(latencies)}})
+    assert has(row, e2e_mean=latencies.mean(), e2e_p99=np.percentile(latencies, 99))
+    failed = {"completed": 199, "failed": 1, "latencies": [0.0, *latencies[1:]]}
+    ((row,), _) = imported(files={"a.json": bare | failed})
+    assert has(row, e2e_mean=None, e2e_p99=None)
+    ((row,), _) = imported(files={"a.json": bare | failed | {"errors": ["x", *[""] * 199]}})
+    assert has(row, e2e_mean=math.inf, e2e_p90=np.percentile(latencies[1:], 90))
+
+
+def test_other_arrivals_than_poisson_are_told(imported):
+    _, said = imported(files={"a.json": VLLM | {"burstiness": 0.5}})
+    assert "burstiness is 0.5" in said
+
+
 def test_nan_is_an_empty_cell_and_infinity_an_infinite_percentile(imported):
     text = json.dumps(VLLM | {"p99_ttft_ms": math.nan, "p99_tpot_ms": math.inf})
     assert "NaN" in text
@@ -581,6 +598,22 @@ def test_a_benchmark_report_keeps_the_units_and_the_sense_of_its_tool(imported, 
     assert has(row, gpus=8, tp=8, rate=10, throughput=9.8, seconds=90.5, gpu_seconds=724)
     assert has(row, ttft_mean=0.2, ttft_p50=0.1, tpot_mean=tpot, e2e_mean=3.0)
     assert has(row, **{"ttft_p99.9": 0.9, "itl_mean": None if tool == "guidellm" else 0.02})
+
+
+def test_a_report_beside_the_files_that_it_was_made_of_counts_once(imported):
+    stages = {f"r/stage_{n}.json": stage(requested_rate=4.0 + n) for n in (0, 1)}
+    stages["r/stage_1.json"]["successes"]["throughput"]["requests_per_sec"] = 4.9
+    values = {"units": "ms", "mean": 500.0, "p50": 400.0, "p99": 1000.0}
+    report = report_02()
+    aggregate = report["results"]["request_performance"]["aggregate"]
+    aggregate["throughput"]["request_rate"]["mean"] = 4.9
+    aggregate["latency"] = {"request_latency": values, "time_to_first_token": values}
+    aggregate["latency"]["time_per_output_token"] = {"units": "s/token", "mean": 0.02}
+    rows, said = imported("r", files=stages | {"r/report.yaml": yaml.safe_dump(report)})
+    assert len(rows) == 2
+    assert "report.yaml: the same runs are in stage_1.json" in said
+    rows, _ = imported("r/report.yaml", "r/stage_0.json")
+    assert len(rows) == 2
 
 
 def test_a_report_of_several_engines_needs_to_be_told_its_gpus(imported, refused):

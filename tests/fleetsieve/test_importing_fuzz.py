@@ -1,5 +1,6 @@
 """Result files that are damaged in any way give a grid or one sentence, never a traceback."""
 
+import copy
 import json
 import math
 from pathlib import Path
@@ -149,7 +150,7 @@ def replace_one(value, data):
     if isinstance(value[key], dict | list) and value[key] and data.draw(st.booleans()):
         replace_one(value[key], data)
     else:
-        value[key] = data.draw(ODD)
+        value[key] = copy.deepcopy(data.draw(ODD))
 
 
 @quietly

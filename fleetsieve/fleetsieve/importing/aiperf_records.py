@@ -1,6 +1,5 @@
 """AIPerf's `profile_export.jsonl`, a record per request: all there is when every request failed."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -8,18 +7,15 @@ from typing import Any
 from fleetsieve.importing.aiperf import FAMILIES
 from fleetsieve.importing.document import Document
 from fleetsieve.importing.run import Reading, Run
+from fleetsieve.importing.sample import statistics
 from fleetsieve.importing.source import Source
 from fleetsieve.importing.units import in_seconds
-
-_PERCENTS = (50, 90, 95, 99)
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
     """Whether this is the record of a request."""
     metadata = record.get("metadata")
-    return isinstance(metadata, Mapping) and "request_start_ns" in metadata and (
-        "metrics" in record or "error" in record
-    )  # fmt: skip
+    return isinstance(metadata, Mapping) and "request_start_ns" in metadata and "metrics" in record
 
 
 def records(document: Document) -> Iterator[Reading]:
@@ -40,7 +36,7 @@ def _run(document: Document) -> Run:
         left_out = len(sources) - len(ended)
         run.notes.append(f"{left_out} records of warm-up or cancelled requests are left out")
     for family, name in FAMILIES.items():
-        for statistic, value in _statistics(_values(good, name), run.failed):
+        for statistic, value in statistics(_values(good, name), run.failed):
             run.put(family, statistic, value)
     return run
 
@@ -67,15 +63,3 @@ def _values(sources: Sequence[Source], name: str) -> list[float]:
         numbers = (Source(metric.place, {name: item}).finite(name) for item in listed)
         found += [number * scale for number in numbers if number is not None]
     return found
-
-
-def _statistics(values: list[float], failed: int) -> Iterator[tuple[str, float]]:
-    """Mean and percentiles, interpolated as AIPerf does; failed requests are late for ever."""
-    if not values:
-        return
-    ordered = sorted(values) + [math.inf] * failed
-    yield "mean", math.fsum(ordered) / len(ordered)
-    for percent in _PERCENTS:
-        at = (len(ordered) - 1) * percent / 100
-        low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
-        yield f"p{percent}", high if math.isinf(high) else low + (high - low) * (at % 1)

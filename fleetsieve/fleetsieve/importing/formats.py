@@ -35,6 +35,7 @@ class Format:
         runs: its runs, each still to be read.
         twin: what files that tell of the same runs have in common; None where there are none.
         rank: of files that tell of the same runs only those of the lowest rank count.
+        retells: whether it passes on what another tool's files hold.
     """
 
     tool: str
@@ -42,6 +43,7 @@ class Format:
     runs: Callable[[Document], Iterator[Reading]]
     twin: Callable[[Path], str] | None = None
     rank: int = 0
+    retells: bool = False
 
 
 def _all(is_one: Callable[[Mapping[str, Any]], bool]) -> Callable[[Document], bool]:
@@ -70,7 +72,7 @@ FORMATS = (
     Format("AIPerf", _all(aiperf_records.is_record), aiperf_records.records, _stem, rank=2),
     Format("inference-perf", _all(inference_perf.is_stage), inference_perf.reports, _here),
     Format("inference-perf", _all(inference_perf.is_report), inference_perf.reports, _here, 1),
-    Format("llm-d", _all(benchmark_report.is_report), benchmark_report.reports),
+    Format("llm-d", _all(benchmark_report.is_report), benchmark_report.reports, retells=True),
     Format("AIBrix", _all(aibrix.is_line), aibrix.lines),
     Format("AIConfigurator", aiconfigurator.is_table, aiconfigurator.table),
     Format("Dynamo", _all(dynamo_replay.is_replay), dynamo_replay.replays),

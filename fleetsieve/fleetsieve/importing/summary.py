@@ -51,11 +51,12 @@ def _lacking(rows: Sequence[Row]) -> Iterator[str]:
     lacking: dict[tuple[str, ...], list[str]] = {}
     measured = [row for row in rows if row.cells["status"] == "ok"]
     for family in FAMILIES:
-        have = [row for row in measured if any(n.startswith(f"{family}_") for n in row.cells)]
-        without = tuple(row.run.place for row in have if f"{family}_p99" not in row.cells)
+        bare = [row for row in measured if f"{family}_p99" not in row.cells]
+        some = [any(name.startswith(f"{family}_") for name in row.cells) for row in bare]
+        without = tuple(row.run.place for row, has in zip(bare, some, strict=True) if has)
         lacking.setdefault(without, []).append(f"{family}_p99")
         if family != "itl":
-            none = tuple(row.run.place for row in measured if row not in have)
+            none = tuple(row.run.place for row, has in zip(bare, some, strict=True) if not has)
             lacking.setdefault(none, []).append(f"any {family}")
     for places, what in lacking.items():
         yield from _about(f"without {', '.join(what)}", places)

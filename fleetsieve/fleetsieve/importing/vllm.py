@@ -13,6 +13,7 @@ from typing import Any
 
 from fleetsieve.importing.document import Document
 from fleetsieve.importing.run import Reading, Run
+from fleetsieve.importing.sample import statistics
 from fleetsieve.importing.source import Source, of_row
 
 _STATISTIC = re.compile(r"(mean|median|p\d+(?:\.\d+)?)_(ttft|tpot|itl|e2el|e2e_latency)_ms")
@@ -101,7 +102,26 @@ def _result(path: Path, source: Source) -> Run:
         value = source.number(name) if match else None
         if match and value is not None:
             run.put("e2e" if match[2].startswith("e2e") else match[2], match[1], value / 1000)
+    if not any(name.startswith("e2e_") for name in run.latencies):
+        for name, value in statistics(_latencies(source, run.failed)):
+            run.put("e2e", name, value)
+    if source.number("burstiness") not in (None, 1.0):
+        run.notes.append(f"burstiness is {source.data['burstiness']}: another workload than with 1")
     return run
+
+
+def _latencies(source: Source, failed: int | None) -> list[float]:
+    """End-to-end latencies of the requests that completed, which are there without statistics."""
+    listed = source.data.get("latencies") or source.data.get("e2els")
+    if not isinstance(listed, list):
+        return []
+    errors = source.data.get("errors")
+    if isinstance(errors, list) and len(errors) == len(listed):
+        listed = [value for value, error in zip(listed, errors, strict=True) if not error]
+    elif failed != 0:  # those of failed requests cannot be told from the others
+        return []
+    values = [Source(source.place, {"latencies": value}).finite("latencies") for value in listed]
+    return [value for value in values if value is not None]
 
 
 def _failed(source: Source, completed: int | None) -> int | None:
