@@ -354,7 +354,7 @@ def probe(
 @_command
 def import_(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="Result files, or folders of them.")
+        list[Path], typer.Argument(metavar="FILE", help="Result files, or folders of them.")
     ],
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="GRID", help="The grid (.csv or .parquet).")

@@ -18,7 +18,7 @@ from fleetsieve_measure import Failed, FailureKind, Measured, Outcome
 
 NEEDED = ("workload", "config", "gpus", "throughput")
 LOADS: tuple[LoadKind, ...] = get_args(LoadKind)
-_RESERVED = (
+RESERVED = (
     *NEEDED,
     *LOADS,
     *("requests", "failed", "seconds", "gpu_seconds"),
@@ -172,7 +172,7 @@ class Grid:
             return order_of.index(name), name
         if _is_measure(name):
             return len(order_of), _measure_order(name)
-        return (len(order_of) + 1, name) if name in _RESERVED else (order_of.index(""), name)
+        return (len(order_of) + 1, name) if name in RESERVED else (order_of.index(""), name)
 
 
 def _measure_order(column: str) -> str:
@@ -189,7 +189,7 @@ def _is_measure(column: str) -> bool:
 
 
 def _is_feature(column: str) -> bool:
-    return column not in _RESERVED and not _is_measure(column)
+    return column not in RESERVED and not _is_measure(column)
 
 
 def _check_columns(columns: Sequence[str], source: str) -> None:

@@ -867,6 +867,31 @@ def test_a_line_of_a_table_that_is_cut_short_is_no_row(imported):
     assert "does not end with a line end" in said
 
 
+def test_settings_that_can_be_no_column_are_none(imported):
+    settings = {"run_number": 0, "": 1, " x": 2, "status": "new", "seconds": 3, "ok_one": True}
+    ((row,), _) = imported(files={"a.json": VLLM | settings})
+    assert has(row, status="ok", seconds=50, ok_one="True")
+    assert not {"", " x", "x"} & set(row)
+
+
+def test_yaml_with_numbers_for_keys_is_read(imported):
+    ((row,), _) = imported(files={"a.yaml": yaml.safe_dump(VLLM | {1: 2}, sort_keys=False)})
+    assert has(row, rate=4)
+
+
+def test_text_that_is_no_unicode_is_refused(refused):
+    said = refused("a.json", *NAMES[2:], "--set", "workload=\udcff", files={"a.json": VLLM})
+    assert "no Unicode text" in said
+
+
+def test_the_reason_that_helps_is_given_first(refused):
+    files = {"r/a.log": "x", "r/b.json": {"x": 1}, "r/c.json": VLLM | {"request_rate": "inf"}}
+    said = refused("r", *NAMES, files=files)
+    assert "c.json: request_rate is inf" in said
+    assert "(and 2 more were skipped)" in said
+    assert "there is no file" in refused("r/d", files={"r/d/.hidden": ""})
+
+
 def test_a_wrong_run_does_not_keep_the_others_of_its_file_out(imported):
     runs = [VLLM, VLLM | {"mean_ttft_ms": "x"}, VLLM | {"duration": 51.0}]
     rows, said = imported(files={"a.json": "".join(map(json.dumps, runs))})

@@ -53,7 +53,7 @@ def read(path: Path) -> Document:
         raise InputError(f"{path} does not exist; name an existing file or folder")
     suffix = path.suffix.lower()
     if suffix in (".yaml", ".yml"):
-        return _of_values(path, [yaml_text.parse(yaml_text.read_text(path), str(path))])
+        return _of_values(path, [_as_json(yaml_text.parse(yaml_text.read_text(path), str(path)))])
     if suffix not in _SUFFIXES:
         raise InputError(
             f"{path} has the suffix {suffix!r}; results have one of {', '.join(_SUFFIXES)}"
@@ -128,6 +128,13 @@ def _fault(error: Exception, text: str) -> str:
     if cut:
         return f"is cut short: it ends amid a value that is open at {where}"
     return f"is no JSON at {where} ({error.msg})"
+
+
+def _as_json(value: Any) -> Any:
+    """A YAML value with text for keys, as JSON has them."""
+    if isinstance(value, dict):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    return [_as_json(item) for item in value] if isinstance(value, list) else value
 
 
 def _of_values(path: Path, values: list[Any], broken: str | None = None) -> Document:

@@ -53,17 +53,19 @@ def import_files(
     files, twins = without_twins(files)
     skipped += twins
     rows: list[Row] = []
+    without_row: list[Skipped] = []
     for file in files:
         for run in file.runs:
             try:
                 rows.append(_row(file, run, given, pattern))
             except InputError as error:
-                skipped.append(Skipped(run.place, str(error).removeprefix(f"{run.place}: ")))
+                reason = str(error).removeprefix(f"{run.place}: ")
+                without_row.append(Skipped(run.place, reason))
     if not rows:
-        raise InputError(_nothing(paths, skipped))
+        raise InputError(_nothing(paths, [*without_row, *skipped]))
     _check_names(rows)
     _number_repeats(rows)
-    return Imported(_grid(rows, str(out)), tuple(rows), tuple(skipped))
+    return Imported(_grid(rows, str(out)), tuple(rows), (*skipped, *without_row))
 
 
 def _read_all(paths: Iterable[Path]) -> tuple[list[Read], list[Skipped]]:
@@ -183,7 +185,7 @@ def _grid(rows: Sequence[Row], source: str) -> Grid:
 
 def _nothing(paths: Sequence[Path], skipped: Sequence[Skipped]) -> str:
     if not skipped:
-        return f"{', '.join(map(str, paths))}: no file there can be a result; name others"
+        return f"{', '.join(map(str, paths))}: there is no file; name others"
     first = skipped[0]
     separator = " " if first.reason.startswith(("is ", "has ", "does ", "cannot ")) else ": "
     more = f" (and {len(skipped) - 1} more were skipped)" if len(skipped) > 1 else ""

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fleetsieve.grid import RESERVED
 from fleetsieve.importing.document import Document
 from fleetsieve.importing.run import Reading, Run
 from fleetsieve.importing.sample import statistics
@@ -29,7 +30,7 @@ _KINDS = {
     "timeout": re.compile(r"timed out|timeout", re.IGNORECASE),
 }
 _MOST_OF_ERROR = 200
-_STATED = ("request_rate", "max_concurrency", "num_prompts", "config", "rate", "concurrency")
+_STATED = ("request_rate", "max_concurrency", "num_prompts")
 _DISAGREE = 0.01
 
 
@@ -162,7 +163,9 @@ def _set_load(run: Run, source: Source) -> None:
 
 def _server(path: Path) -> dict[str, Any]:
     """The config, from the name that a sweep gives the folder of a server's settings."""
-    matches = (_SERVER.fullmatch(part.removesuffix("-failure.json")) for part in path.parts)
+    matches = (
+        _SERVER.fullmatch(part.removesuffix("-failure.json")) for part in path.absolute().parts
+    )
     return next(({"config": match[1]} for match in matches if match), {})
 
 
@@ -179,12 +182,17 @@ def _features(settings: Mapping[str, Any]) -> dict[str, Any]:
     plain = {
         _plain(key): value
         for key, value in settings.items()
-        if isinstance(value, str | int | float) and _plain(key) not in _STATED and value != ""
+        if isinstance(value, str | int | float) and value != "" and _is_feature(_plain(key))
     }
     for short, names in _DEGREES.items():
         found = [plain.pop(name) for name in names if name in plain]
         plain |= {short: found[0]} if found else {}
     return plain
+
+
+def _is_feature(name: str) -> bool:
+    """Whether a setting can be a column of its own, and is not already in another."""
+    return name.isidentifier() and name not in (*RESERVED, *_STATED)
 
 
 def _plain(key: str) -> str:

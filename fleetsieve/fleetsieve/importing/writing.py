@@ -33,3 +33,7 @@ def write(grid: Grid, out: Path, empty: Iterable[str]) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"{out} cannot be written: {reason}; name another") from None
+    except UnicodeError:
+        raise InputError(
+            f"{out} cannot hold a name that is no Unicode text; give others with --set"
+        ) from None
