@@ -158,6 +158,13 @@ def test_end_to_end_latencies_without_statistics_give_them(imported):
     assert has(row, e2e_mean=math.inf, e2e_p90=np.percentile(latencies[1:], 90))
 
 
+@pytest.mark.parametrize(("requests", "told"), [(99, True), (100, False)])
+def test_a_p99_of_few_requests_is_told(imported, requests, told):
+    counts = {"num_prompts": requests, "completed": requests}
+    _, said = imported(files={"a.json": VLLM | counts})
+    assert ("p99 of fewer than 100 requests" in said) is told
+
+
 def test_other_arrivals_than_poisson_are_told(imported):
     _, said = imported(files={"a.json": VLLM | {"burstiness": 0.5}})
     assert "burstiness is 0.5" in said

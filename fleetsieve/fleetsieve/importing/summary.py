@@ -7,6 +7,7 @@ from fleetsieve.importing.importer import Imported, Row
 from fleetsieve.metric import FAMILIES
 
 _MOST = 3
+_FEW = 100
 
 
 def lines(imported: Imported, out: Path) -> Iterator[str]:
@@ -60,6 +61,14 @@ def _lacking(rows: Sequence[Row]) -> Iterator[str]:
             lacking.setdefault(none, []).append(f"any {family}")
     for places, what in lacking.items():
         yield from _about(f"without {', '.join(what)}", places)
+    few = [row.run.place for row in measured if _few_for_p99(row)]
+    yield from _about(f"p99 of fewer than {_FEW} requests, which is about their maximum", few)
+
+
+def _few_for_p99(row: Row) -> bool:
+    requests = row.run.requests
+    has_p99 = any(name.endswith("_p99") for name in row.cells)
+    return has_p99 and requests is not None and requests < _FEW
 
 
 def _remarks(rows: Sequence[Row]) -> Iterator[str]:
