@@ -730,6 +730,14 @@ def test_paths_say_what_files_do_not_and_set_wins(imported):
     assert "skipped 2:" in said
 
 
+def test_a_name_that_comes_twice_in_a_pattern_is_one(imported):
+    files = {f"x/{folder}/tp{tp}.json": VLLM for folder, tp in (("tp1", 1), ("tp1", 2))}
+    names = ("--path", "./tp{tp}/tp{tp}.json", *NAMES[:4])
+    ((row,), said) = imported("x", files=files, names=names)
+    assert has(row, tp=1, gpus=1)
+    assert "tp2.json does not fit" in said or "tp2.json: " in said
+
+
 def test_what_is_said_replaces_what_the_file_says_and_that_is_told(imported):
     ((row,), said) = imported(files={"a.json": TRTLLM}, names=(*NAMES[:4], "--set", "rate=9",
                                                               "--set", "gpus=8"))  # fmt: skip
@@ -750,6 +758,7 @@ WRONG = {
     "a load too many": (["--set", "rate=1", "--set", "concurrency=2"], "fill exactly one"),
     "an open brace": (["--path", "{workload"], "--path is '{workload'"),
     "an empty name": (["--path", "{}/x"], "--path is '{}/x'"),
+    "nothing between": (["--path", "{tp}{pp}/a.json"], "write what stands between"),
     "no name at all": (["--path", "*.json"], "name a column in it"),
     "another path": (["--path", "{tp}/b.json"], "does not fit --path {tp}/b.json"),
 }

@@ -56,11 +56,14 @@ class PathPattern:
 
 
 def _expression(text: str) -> str:
-    expression, names = "", set[str]()
-    for match in _PART.finditer(text):
+    expression, names, open_ended = "", set[str](), False
+    for match in _PART.finditer(text.removeprefix("./")):
         name, folders, star, plain, brace = match.groups()
         if brace or (name is not None and not _COLUMN.fullmatch(name)):
             raise InputError(f"--path is {text!r}; give names of columns in braces, as in {{tp}}")
+        if open_ended and not (plain or folders):
+            raise InputError(f"--path is {text!r}; write what stands between {{..}} and * in names")
+        open_ended = not (plain or folders)
         if name is None:
             expression += "(?:[^/]+/)*" if folders else "[^/]*" if star else re.escape(plain)
         else:
