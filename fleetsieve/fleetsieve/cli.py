@@ -164,7 +164,8 @@ def _command(function: Callable[..., int]) -> Callable[..., None]:
     def guarded(*args: Any, **kwargs: Any) -> None:
         raise typer.Exit(_ending(lambda: function(*args, **kwargs)))
 
-    app.command(epilog=examples.epilog(function.__name__))(guarded)
+    name = function.__name__.rstrip("_")
+    app.command(name, epilog=examples.epilog(name))(guarded)
     return guarded
 
 
@@ -418,6 +419,38 @@ def probe(
     with _reader_may_leave():
         json_text.write(found, json or json_text.STDOUT)
     return DONE if found["ok"] else UNCERTIFIED
+
+
+@_command
+def import_(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="Result files, or folders of them.")
+    ],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="GRID", help="The grid (.csv or .parquet).")
+    ],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A column of every row; may be repeated."),
+    ] = None,
+    path: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="Columns in the path: {workload}/tp{tp}/*.json."),
+    ] = None,
+) -> int:
+    """Make a grid of other tools' results: vLLM, TensorRT-LLM, GuideLLM, AIPerf and more."""
+    from fleetsieve.importing.given import PathPattern, assignments
+    from fleetsieve.importing.importer import import_files
+    from fleetsieve.importing.summary import gaps, lines
+    from fleetsieve.importing.writing import check_out, write
+
+    check_out(out)
+    pattern = None if path is None else PathPattern(path)
+    found = import_files(files, assignments(set_ or ()), pattern, out)
+    write(found.grid, out, gaps(found))
+    for line in lines(found, out):
+        _complain(line)
+    return DONE
 
 
 @_command

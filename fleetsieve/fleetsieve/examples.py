@@ -13,6 +13,7 @@ _EXAMPLES: Mapping[str, Sequence[str]] = {
         "fleetsieve decide fleet.yaml --grid grid.csv --sweep gpus=2..4 --json -",
     ),
     "replay": ("fleetsieve replay fleet.yaml grid.csv --policy bisect --policy cheapest",),
+    "import": ("fleetsieve import results --path '{workload}/{config}-tp{tp}.json' -o my.csv",),
     "export": (
         "fleetsieve export fleet.study.db --to vllm",
         "fleetsieve export fleet.study.db --to kubernetes --image my/vllm:1",

@@ -16,10 +16,12 @@ from fleetsieve.repeats import combine
 from fleetsieve.table import Record
 from fleetsieve_measure import Failed, FailureKind, Measured, Outcome
 
-_REQUIRED = ("workload", "config", "gpus", "throughput")
-_RESERVED = (
-    *_REQUIRED,
-    *("rate", "concurrency", "requests", "failed", "seconds", "gpu_seconds"),
+NEEDED = ("workload", "config", "gpus", "throughput")
+LOADS: tuple[LoadKind, ...] = get_args(LoadKind)
+RESERVED = (
+    *NEEDED,
+    *LOADS,
+    *("requests", "failed", "seconds", "gpu_seconds"),
     *("status", "saturated", "repeat"),
 )
 _STATUSES = ("ok", *get_args(FailureKind))
@@ -69,20 +71,30 @@ class Grid:
         Raises:
             InputError: the file cannot be read or a row is wrong; names the first such row.
         """
-        path = Path(path)
-        columns, records = table.read(path)
-        _check_columns(columns, str(path))
+        return cls.of(*table.read(Path(path)), str(path))
+
+    @classmethod
+    def of(cls, columns: Sequence[str], records: Sequence[Record], source: str) -> "Grid":
+        """The grid of a table; `source` is what errors call it.
+
+        Raises:
+            InputError: a row is wrong; names the first such row.
+        """
+        _check_columns(columns, source)
         numeric = _numeric_features(columns, records)
         rows = tuple(_row(record, columns, numeric) for record in records)
         if not rows:
-            raise InputError(f"{path} has no rows; give one row per measurement")
+            raise InputError(f"{source} has no rows; give one row per measurement")
         _check_gpus(zip(records, rows, strict=True))
-        return cls(rows, str(path))
+        return cls(rows, source)
 
-    def write(self, path: str | Path) -> None:
-        """Write a file that `read` reads as the same rows, CSV or Parquet by its suffix."""
+    def write(self, path: str | Path, empty: Iterable[str] = ()) -> None:
+        """Write a file that `read` reads as the same rows, CSV or Parquet by its suffix.
+
+        `empty` are columns that are there even if no row fills them.
+        """
         records = [_plain(row) for row in self.rows]
-        names = {name for record in records for name in record}
+        names = {name for record in records for name in record} | set(empty)
         table.write(Path(path), sorted(names, key=self._column_order), records)
 
     @cached_property
@@ -158,9 +170,16 @@ class Grid:
         order_of = ("workload", "config", "gpus", "", "rate", "concurrency", "throughput")
         if name in order_of:
             return order_of.index(name), name
-        if name.removesuffix("_se") in ("throughput", *self.metrics):
-            return len(order_of), name
-        return (len(order_of) + 1, name) if name in _RESERVED else (order_of.index(""), name)
+        if _is_measure(name):
+            return len(order_of), _measure_order(name)
+        return (len(order_of) + 1, name) if name in RESERVED else (order_of.index(""), name)
+
+
+def _measure_order(column: str) -> str:
+    """Sort key: a metric by family and statistic, p5 before p10, its standard error behind it."""
+    name = column.removesuffix("_se")
+    family, statistic = order(name) if is_metric(name) else (0, 0.0)
+    return f"{family}{statistic:09.4f}{column}"
 
 
 def _is_measure(column: str) -> bool:
@@ -170,20 +189,20 @@ def _is_measure(column: str) -> bool:
 
 
 def _is_feature(column: str) -> bool:
-    return column not in _RESERVED and not _is_measure(column)
+    return column not in RESERVED and not _is_measure(column)
 
 
 def _check_columns(columns: Sequence[str], source: str) -> None:
     twice = next((name for name, count in Counter(columns).items() if count > 1), None)
     if twice is not None:
         raise InputError(f"{source} has the column {twice!r} twice; keep one")
-    missing = [name for name in _REQUIRED if name not in columns]
+    missing = [name for name in NEEDED if name not in columns]
     if missing:
         raise InputError(
             f"{source} lacks the columns {', '.join(missing)} (it has {', '.join(columns)[:100]}); "
             "add them, separated by commas in a CSV file"
         )
-    if not {"rate", "concurrency"} & set(columns):
+    if not set(LOADS) & set(columns):
         raise InputError(f"{source} has no load column; add rate (requests/s) or concurrency")
     if not {"gpu_seconds", "seconds"} & set(columns):
         raise InputError(f"{source} has no cost column; add gpu_seconds, or seconds")

@@ -4,32 +4,32 @@ import json
 import math
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from fleetsieve.errors import InputError
+from fleetsieve.whole_file import replacing
 
 STDOUT = "-"
 _SHOWN = 60
 
 
-def check_writable(out: str | None) -> None:
-    """Refuse a place for results before the work for them is done.
+def check_writable(out: str | None, option: str = "--json") -> None:
+    """Refuse a place for results, given by `option`, before the work for them is done.
 
     Raises:
         InputError: `out` is a directory, lies in none, or lies in one that cannot be written.
     """
     if out is None or out == STDOUT:
         return
-    path = named("--json", out)
+    path = named(option, out)
     if path.is_dir():
-        raise InputError(f"--json is {out!r}, a directory; name a file in it")
+        raise InputError(f"{option} is {out!r}, a directory; name a file in it")
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise InputError(f"--json is {out!r}, whose folder does not exist; create it first")
+        raise InputError(f"{option} is {out!r}, whose folder does not exist; create it first")
     if not path.exists() and not os.access(folder, os.W_OK):
-        raise InputError(f"--json is {out!r}, whose folder cannot be written; name another")
+        raise InputError(f"{option} is {out!r}, whose folder cannot be written; name another")
 
 
 def named(option: str, out: str) -> Path:
@@ -84,14 +84,5 @@ def replace(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout cannot be replaced
         path.write_text(text, encoding="utf-8")
         return
-    handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)  # what a plain open would have given
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")

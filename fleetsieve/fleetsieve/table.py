@@ -97,7 +97,7 @@ def read(path: Path) -> tuple[list[str], list[Record]]:
     Raises:
         InputError: the file is missing, unreadable, not of its format, or has ragged rows.
     """
-    if _is_parquet(path):
+    if is_parquet(path):
         return _read_parquet(path)
     try:
         text = _bytes(path).decode("utf-8-sig")
@@ -110,7 +110,7 @@ def read(path: Path) -> tuple[list[str], list[Record]]:
 
 def write(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write `rows`, keyed by column, as CSV or Parquet by the suffix; absent cells are empty."""
-    if _is_parquet(path):
+    if is_parquet(path):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -131,7 +131,12 @@ def _csv_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _is_parquet(path: Path) -> bool:
+def is_parquet(path: Path) -> bool:
+    """Whether the suffix is that of a Parquet file.
+
+    Raises:
+        InputError: it is neither that nor .csv.
+    """
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".parquet", ".pq"):
         raise InputError(f"{path} has the suffix {suffix!r}; name a .csv or .parquet file")

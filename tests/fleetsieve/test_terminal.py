@@ -34,7 +34,21 @@ chat,tp1,1,1,1,0.9,40,100,ok
 chat,tp2,2,2,1,1,9,200,ok
 chat,tp2,2,2,2,1.8,29,200,ok
 """
-COMMANDS = ("run", "plan", "decide", "replay", "export", "probe", "schema")
+RESULT = {  # of `vllm bench serve`
+    "request_rate": 4.0,
+    "max_concurrency": None,
+    "burstiness": 1.0,
+    "num_prompts": 200,
+    "completed": 200,
+    "failed": 0,
+    "duration": 50.0,
+    "request_throughput": 4.0,
+    "mean_ttft_ms": 90.0,
+    "p99_ttft_ms": 250.0,
+    "mean_e2el_ms": 3000.0,
+    "p99_e2el_ms": 5000.0,
+}
+COMMANDS = ("run", "plan", "decide", "replay", "import", "export", "probe", "schema")
 
 
 @pytest.fixture
@@ -42,6 +56,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("fleet.yaml").write_text(FLEET)
     Path("grid.csv").write_text(GRID)
+    result = Path("results/chat/fast-tp2.json")
+    result.parent.mkdir(parents=True)
+    result.write_text(json.dumps(RESULT))
     return tmp_path
 
 
@@ -147,7 +164,7 @@ def test_every_help_fits_80_columns_and_ends_with_examples(capsys, command):
 
 def test_the_examples_run(folder, capsys):
     port = free_port()
-    for command in ("plan", "run", "decide", "replay", "export", "schema"):
+    for command in ("plan", "run", "decide", "replay", "import", "export", "schema"):
         for line in examples.lines(command):
             name, *argv = shlex.split(line)
             assert name == "fleetsieve"
