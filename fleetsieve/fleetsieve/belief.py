@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,18 +22,18 @@ from fleetsieve.observations import Observations, share, throughput_scale
 from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
 from fleetsieve.tails import excess
-from fleetsieve_kernels.acquisition import Candidates, Gains, Needs, expected_gains, gap_at, view
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
+from fleetsieve_kernels.acquisition import Gains, Needs, expected_gains, gap_at, view
 from fleetsieve_kernels.allocation import value
 from fleetsieve_kernels.bounds import Doubt, Known, Levels, own_variances, quantile
 from fleetsieve_kernels.clairvoyance import Outcomes, true_gains
 from fleetsieve_kernels.covariance import Cells
+from fleetsieve_kernels.devices import scored
 from fleetsieve_kernels.fit import fit, inflation, laplace_draws
 from fleetsieve_kernels.hyper import Hyper, constrain, prior_median
 from fleetsieve_kernels.posterior import (
     Posterior,
     condition,
-    crossings,
     joint,
     run_variance,
     within,
@@ -262,8 +263,8 @@ class Belief:
         if among is None:
             among = self._open(observed)
         with jax.enable_x64(True):
-            posterior, before, after = self._outlook(observed, hypothesis, tuple(pending), left)
-            return self._each(posterior, among, lambda some: expected_gains(*before, some, *after))
+            posterior, state = self._outlook(observed, hypothesis, tuple(pending), left)
+            return self._each(expected_gains, among, posterior, state)
 
     def own_gains(
         self,
@@ -275,9 +276,9 @@ class Belief:
         """What cells do to the distance, and to the capacity range, of their own columns alone."""
         columns = np.arange(len(self.exists)).reshape(-1, self.problem.exists.shape[2])
         with jax.enable_x64(True):
-            posterior, before, after = self._outlook(observed, hypothesis, tuple(pending), left)
-            few = given(_fantasy_nodes(self.outputs, _ROUGH))
-            found = own_gains(*before, within(posterior, columns), after[0], few, *after[2:])
+            posterior, state = self._outlook(observed, hypothesis, tuple(pending), left)
+            state["nodes"] = given(_fantasy_nodes(self.outputs, _ROUGH))
+            found = own_gains(columns=within(posterior, columns), fleet=self._facts, **state)
             return np.nan_to_num(found.distance), np.nan_to_num(found.span)
 
     def true_gains(
@@ -291,28 +292,17 @@ class Belief:
             q[index] = quantile(self.confidence, self.uncertain(observed.told(truth, index)))
         with jax.enable_x64(True):
             posterior, known = self._conditioned(observed, hypothesis, ())
-            before = (
-                hypothesis.hyper,
-                given(hypothesis.inflation),
-                given(now),
-                posterior[:2],
+            outcomes = Outcomes(
+                given(truth.value),
+                given(truth.noise),
+                given(truth.modelled),
+                _known(truth),
+                given(q),
             )
-            after = (
-                Outcomes(
-                    given(truth.value),
-                    given(truth.noise),
-                    given(truth.modelled),
-                    _known(truth),
-                    given(q),
-                ),
-                self._cells,
-                known,
-                self._levels(),
-                self._needs(),
-                self._facts,
-                self._doubt(observed, hypothesis, now),
-            )
-            return self._each(posterior, free, lambda some: true_gains(*before, some, *after))
+            doubt = self._doubt(observed, hypothesis, now)
+            state = self._state(hypothesis, now, posterior, known)
+            state |= {"outcomes": outcomes, "doubt": doubt}
+            return self._each(true_gains, free, posterior, state)
 
     def _open(self, observed: Observations) -> Bool[np.ndarray, " N"]:
         """Cells of which a measurement may tell something."""
@@ -320,16 +310,18 @@ class Belief:
 
     def _each(
         self,
-        posterior: Posterior,
+        gains: Callable[..., Gains],
         among: Bool[np.ndarray, " N"],
-        gains: Callable[[Candidates], Gains],
+        posterior: Posterior,
+        state: Mapping[str, Any],
     ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-        """`gains` of the cells in `among`, some at a time; 0 of the others."""
+        """`gains` of the cells in `among`, some at a time on every device; 0 of the others."""
         found, chosen = np.zeros((2, among.size)), np.flatnonzero(among)
-        for start in range(0, chosen.size, _TOGETHER):
-            index = chosen[start : start + _TOGETHER]
-            padded = given(np.pad(index, (0, _TOGETHER - index.size), mode="edge"))
-            some = gains(Candidates(padded, crossings(posterior, padded)))
+        together = _TOGETHER * jax.device_count()
+        for start in range(0, chosen.size, together):
+            index = chosen[start : start + together]
+            padded = given(np.pad(index, (0, together - index.size), mode="edge"))
+            some = scored(gains, padded, posterior, state, self._facts)
             found[:, index] = np.stack(some)[:, : index.size]
         return np.nan_to_num(found[0]), np.nan_to_num(found[1])
 
@@ -339,28 +331,30 @@ class Belief:
         hypothesis: Hypothesis,
         pending: tuple[int, ...],
         left: Int[np.ndarray, " N"] | None,
-    ) -> tuple[Posterior, tuple, tuple]:
-        """The posterior, and the arguments of gains before and after those of the candidates."""
+    ) -> tuple[Posterior, dict[str, Any]]:
+        """The posterior, and what all kinds of gains need besides candidates, by name."""
         q = quantile(self.confidence, self.uncertain(observed))
         noise = self._next_noise(observed, hypothesis)
         posterior, known = self._conditioned(observed, hypothesis, pending)
-        before = (
-            hypothesis.hyper,
-            given(hypothesis.inflation),
-            given(q),
-            posterior[:2],
-        )
-        after = (
-            given(noise),
-            given(_fantasy_nodes(self.outputs, self._fantasies)),
-            self._cells,
-            known,
-            self._levels(),
-            self._needs(),
-            self._facts,
-            self._doubts(observed, hypothesis, q, noise, left),
-        )
-        return posterior, before, after
+        return posterior, self._state(hypothesis, q, posterior, known) | {
+            "noise": given(noise),
+            "nodes": given(_fantasy_nodes(self.outputs, self._fantasies)),
+            "doubt": self._doubts(observed, hypothesis, q, noise, left),
+        }
+
+    def _state(
+        self, hypothesis: Hypothesis, q: float, posterior: Posterior, known: Known
+    ) -> dict[str, Any]:
+        return {
+            "theta": hypothesis.hyper,
+            "inflation": given(hypothesis.inflation),
+            "q": given(q),
+            "posterior": posterior[:2],
+            "cells": self._cells,
+            "known": known,
+            "levels": self._levels(),
+            "needs": self._needs(),
+        }
 
     def draws(
         self,

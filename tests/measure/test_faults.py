@@ -350,7 +350,7 @@ def test_latency_in_overload_counts_from_when_each_request_was_due(tmp_path):
 @pytest.mark.parametrize("wish", [{}, {"fault": "status", "status": 500, "share": 0.3}])
 def test_a_closed_loop_never_exceeds_its_concurrency_at_the_server(tmp_path, wish):
     load = ClosedLoop(5, stagger=0.2)
-    finding, seen = measured(tmp_path, {"service": 0.05, **wish}, load)
+    finding, seen = measured(tmp_path, {"service": 0.2, **wish}, load)
     assert isinstance(finding.outcome, Measured)
     assert 3 <= max(in_flight for *_, in_flight in seen) <= 5
     assert finding.sample.most_in_flight == 5
