@@ -36,7 +36,7 @@ _TASKS = 8
 PLAN = (
     (0.0, ("sieve", "bisect"), (0.95,), 100),
     (0.0, ("sieve",), (0.8, 0.9, 0.99), 100),
-    (0.0, ("random",), (0.95,), 30),
+    (0.0, ("random",), CONFIDENCES, 30),
     (0.15, ("sieve", "bisect"), (0.95,), 20),
     (0.05, ("sieve", "bisect"), (0.95,), 20),
     (0.0, ("clairvoyant", "bo", "pruned", "uncertainty"), (0.95,), 20),
