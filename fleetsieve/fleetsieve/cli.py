@@ -277,6 +277,10 @@ def decide(
         list[str] | None,
         typer.Option(metavar="W.METRIC=X", help="Another SLO of a workload, in seconds."),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONFIG", help="As if there were no such config."),
+    ] = None,
     sweep: Annotated[
         str | None, typer.Option(metavar="gpus=8..64", help="Decide for each of these budgets.")
     ] = None,
@@ -295,7 +299,8 @@ def decide(
         raise InputError("--gpus and --sweep both say how many GPUs; give one of them")
     gpu_range = budgets(sweep) if sweep is not None else None
     inputs = Inputs.read(fleet, grid)
-    other = changed(inputs.fleet, gpus=gpus, demands=demand or (), slos=slo or ())
+    asked = {"demands": demand or (), "slos": slo or (), "without": without or ()}
+    other = changed(inputs.fleet, gpus=gpus, **asked)
     inputs = inputs.of(other).checked()
 
     with _importing():

@@ -20,12 +20,15 @@ def changed(
     gpus: int | None = None,
     demands: Iterable[str] = (),
     slos: Iterable[str] = (),
+    without: Iterable[str] = (),
     rules: Mapping[str, Any] | None = None,
 ) -> Fleet:
-    """`fleet` with `demands` (W=X) and `slos` (W.METRIC=X) and keys of its table `decision`.
+    """`fleet` with `demands` (W=X), `slos` (W.METRIC=X) and keys of its table `decision`.
+
+    And without some of its configs.
 
     Raises:
-        InputError: an unknown workload, or anything that would be wrong in the file.
+        InputError: an unknown workload or config, or anything that would be wrong in the file.
     """
     data = fleet.mapping()
     if gpus is not None:
@@ -39,7 +42,19 @@ def changed(
         key, number = _assignment("--slo", text, "WORKLOAD.METRIC=SECONDS")
         name, metric = _split(key, text)
         _of(workloads, name, "--slo").setdefault("slo", {})[metric] = number
+    data["configs"] = _rest(data["configs"], set(without))
     return Fleet.parse(data, base=Path(fleet.source).parent, source=fleet.source)
+
+
+def _rest(configs: list[dict[str, Any]], without: set[str]) -> list[dict[str, Any]]:
+    names = [config["name"] for config in configs]
+    for name in without - set(names):
+        raise InputError(
+            f"--without names the config {name!r}, which is unknown; {hint(name, names)}"
+        )
+    if without.issuperset(names):
+        raise InputError("--without leaves no config; keep at least one")
+    return [config for config in configs if config["name"] not in without]
 
 
 def budgets(text: str) -> range:

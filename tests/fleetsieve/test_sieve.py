@@ -843,3 +843,23 @@ def test_another_demand_and_slo_decide_as_if_the_file_said_so(grid_of):
         best_of(capacities(rows, slos), [2.5, 3.0], 8), abs=1e-9
     )
     assert (found.certified, found.measurements) == (True, 24)
+
+
+def test_without_a_config_is_decided_as_if_it_could_serve_nothing(grid_of):
+    rows = analytic()
+    of = fleet()
+    slos, demand = needs(of)
+    kappa = capacities(rows, slos)
+    kappa[:, list(SIZES).index("tp2")] = 0
+    inputs = Inputs(changed(of, without=["tp2"]), grid_of(rows), overridden=False)
+    found = decide(inputs, *known(inputs, None))
+    assert found.value.conservative == pytest.approx(best_of(kappa, demand, 8), abs=1e-9)
+    assert "tp2" not in {row.config for row in found.allocation}
+
+
+@pytest.mark.parametrize(
+    ("without", "said"), [(["tp3"], "did you mean 'tp"), (list(SIZES), "leaves no config")]
+)
+def test_what_no_fleet_has_cannot_be_left_out(without, said):
+    with pytest.raises(InputError, match=said):
+        changed(fleet(), without=without)
