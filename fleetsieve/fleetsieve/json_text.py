@@ -14,22 +14,22 @@ STDOUT = "-"
 _SHOWN = 60
 
 
-def check_writable(out: str | None) -> None:
-    """Refuse a place for results before the work for them is done.
+def check_writable(out: str | None, option: str = "--json") -> None:
+    """Refuse a place for results, given by `option`, before the work for them is done.
 
     Raises:
         InputError: `out` is a directory, lies in none, or lies in one that cannot be written.
     """
     if out is None or out == STDOUT:
         return
-    path = named("--json", out)
+    path = named(option, out)
     if path.is_dir():
-        raise InputError(f"--json is {out!r}, a directory; name a file in it")
+        raise InputError(f"{option} is {out!r}, a directory; name a file in it")
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise InputError(f"--json is {out!r}, whose folder does not exist; create it first")
+        raise InputError(f"{option} is {out!r}, whose folder does not exist; create it first")
     if not path.exists() and not os.access(folder, os.W_OK):
-        raise InputError(f"--json is {out!r}, whose folder cannot be written; name another")
+        raise InputError(f"{option} is {out!r}, whose folder cannot be written; name another")
 
 
 def named(option: str, out: str) -> Path:
@@ -54,7 +54,15 @@ def write(data: Any, out: str) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    text = json.dumps(strict(data), indent=2, allow_nan=False) + "\n"
+    put(json.dumps(strict(data), indent=2, allow_nan=False) + "\n", out)
+
+
+def put(text: str, out: str) -> None:
+    """Write `text` to the file `out`, replacing it at once, or to stdout when it is `-`.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
     if out == STDOUT:
         sys.stdout.write(text)
         return
