@@ -30,11 +30,13 @@ def allocation(found: Findings) -> Element:
             "p",
             f"{decision['gpus_used']:,} of {count(decision['gpus'], 'GPU')} in "
             f"{count(sum(many for many, _ in kinds), 'node')}"
-            + (f"; {free:,} would serve nobody better and stay free." if free else "."),
+            + (f"; {free:,} stay free." if free else "."),
         ),
         element("div", [_node(many, node, keys) for many, node in kinds[:_MOST]], class_="nodes"),
         element("p", f"{count(left, 'more node')} not drawn; the table has all.") if left else None,
-        _table(found, keys),
+        _table(found, keys)
+        if decision["allocation"]
+        else element("p", "No replica is certain to serve anybody yet."),
     )
 
 

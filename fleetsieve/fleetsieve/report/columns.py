@@ -70,10 +70,15 @@ def _in_units(search: Search) -> Float[np.ndarray, "3 W C L P"]:
 
 
 def _stated(search: Search) -> Bool[np.ndarray, "W C L P"]:
-    """Outputs with bounds: below a break, and as far as the model has a say."""
-    found, shape = search.assessment, search.belief.problem.exists.shape
+    """Outputs with bounds: throughput and what has an SLO, below a break."""
+    problem, found = search.belief.problem, search.assessment
+    shape = problem.exists.shape
+    broken = search.belief.breaks(search.observed).reshape(shape)
+    below = problem.exists & ~np.logical_or.accumulate(broken, axis=2)
+    limited = np.isfinite(problem.limit)
+    matters = np.concatenate([np.ones((len(limited), 1), bool), limited], axis=1)
     sound = np.isfinite(found.mean) & (found.width < _FAR)
-    return (search.belief.stated(search.observed) & sound).reshape(*shape, -1)
+    return below[..., None] & matters[:, None, None] & sound.reshape(*shape, len(problem.outputs))
 
 
 def _bounds(

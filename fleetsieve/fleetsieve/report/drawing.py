@@ -9,6 +9,7 @@ from fleetsieve.report.scale import Scale
 from fleetsieve.show import number
 
 Point = tuple[float, float]
+_UNITS = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e5, 1e3, "k"))
 _TEXT = 4.0  # from the baseline to the middle of small text
 
 
@@ -67,7 +68,7 @@ def across(frame: Frame, y: float, kind: str) -> Element:
 
 def y_axis(frame: Frame, ticks: Sequence[float], texts: Sequence[str] | None = None) -> Element:
     """Ticks with their numbers left of the frame, and lines across it."""
-    texts = [number(tick) for tick in ticks] if texts is None else texts
+    texts = [compact(tick) for tick in ticks] if texts is None else texts
     return element(
         "g",
         [across(frame, tick, "grid") for tick in ticks],
@@ -81,7 +82,7 @@ def y_axis(frame: Frame, ticks: Sequence[float], texts: Sequence[str] | None = N
 
 def x_axis(frame: Frame, ticks: Sequence[float], texts: Sequence[str] | None = None) -> Element:
     """Ticks with their numbers below the frame."""
-    texts = [number(tick) for tick in ticks] if texts is None else texts
+    texts = [compact(tick) for tick in ticks] if texts is None else texts
     bottom = frame.y.start
     return element(
         "g",
@@ -96,6 +97,14 @@ def x_axis(frame: Frame, ticks: Sequence[float], texts: Sequence[str] | None = N
         ],
         class_="axis",
     )
+
+
+def compact(value: float) -> str:
+    """A number that fits beside an axis, however large it is."""
+    for least, unit, suffix in _UNITS:
+        if least <= value < 1e15:
+            return f"{value / unit:.4g}{suffix}"
+    return f"{value:,.0f}" if 1000 <= value < 1e15 else number(value)
 
 
 def label(x: float, y: float, text: str, anchor: str = "start", kind: str | None = None) -> Element:

@@ -59,7 +59,7 @@ def _chart(standings: Sequence[Standing], told: dict[int, Benchmark], tolerance:
         f"and {percent(last.upper)}; the gap is {points(last.gap)}, the tolerance "
         f"{points(tolerance)}.",
         y_axis(frame, y.ticks(5), [percent(tick) for tick in y.ticks(5)]),
-        x_axis(frame, ticks, [f"{tick:,.0f}" for tick in ticks]),
+        x_axis(frame, ticks),
         label((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "GPU-seconds of benchmarks", "middle"),
         band(frame, lower, upper, "area"),
         line(frame, upper, "possible-line"),

@@ -113,7 +113,7 @@ def _dots(ran: dict[str, list[Run]], goal: str, words: str, whole: float) -> Ele
         height + _BOTTOM,
         f"GPU-seconds {words}",
         "; ".join(f"{title} {mean(costs):,.0f} in the mean" for title, costs in each.items()),
-        x_axis(frame, ticks, [f"{tick:,.0f}" for tick in ticks]),
+        x_axis(frame, ticks),
         label(_WIDTH / 2, height + _BOTTOM - 4, "GPU-seconds", "middle"),
         *(
             _strip(title, ran[title], costs, x, _TOP + _ROW * at)
