@@ -34,7 +34,7 @@ chat,tp1,1,1,1,0.9,40,100,ok
 chat,tp2,2,2,1,1,9,200,ok
 chat,tp2,2,2,2,1.8,29,200,ok
 """
-COMMANDS = ("run", "plan", "decide", "replay", "export", "probe", "schema")
+COMMANDS = ("run", "plan", "decide", "replay", "export", "report", "watch", "probe", "schema")
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_every_help_fits_80_columns_and_ends_with_examples(capsys, command):
 
 def test_the_examples_run(folder, capsys):
     port = free_port()
-    for command in ("plan", "run", "decide", "replay", "export", "schema"):
+    for command in ("plan", "run", "decide", "replay", "export", "report", "schema"):
         for line in examples.lines(command):
             name, *argv = shlex.split(line)
             assert name == "fleetsieve"

@@ -1,7 +1,7 @@
 """A replay as it is read from its JSON form: how policies compared, without pictures."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from fleetsieve.schemas import ReplayJson, Run
 from fleetsieve.yaml_text import read_text
 
 SCHEMA = "fleetsieve.replay/1"
+_LARGEST = 1e15
 _WANTED = "the JSON of `fleetsieve replay`, or a study that `fleetsieve run` wrote"
 
 
@@ -33,7 +34,9 @@ def read(path: Path) -> ReplayJson:
         found = TypeAdapter(ReplayJson).validate_python(data)
     except ValidationError as error:
         raise InputError(f"{path}: {_first(error)}; name {_WANTED}") from None
-    _check(found, path)
+    for where, value in _numbers(data):
+        if abs(value) > _LARGEST or (value < 0 and "gpu_seconds" in where):
+            raise InputError(f"{path}: {where} is {_short(value)}; name {_WANTED}")
     return found
 
 
@@ -59,15 +62,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _check(found: ReplayJson, path: Path) -> None:
-    """Refuse costs that no run has, which would break every picture."""
-    costs = [
-        (f"policies.{name[:60]} to_{key}", cost(run, key, 0.0))
-        for name, policy in found.policies.items()
-        for run in policy.runs
-        for key in ("oracle", "certificate")
-    ]
-    costs.append(("grid_gpu_seconds", found.grid_gpu_seconds))
-    for where, value in costs:
-        if value < 0:
-            raise InputError(f"{path}: {where} is {value}; give GPU-seconds of at least 0")
+def _numbers(data: Any, where: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers in `data`, with where they are; larger ones than any run has break pictures."""
+    if isinstance(data, int | float):
+        yield where, data
+    listed = data if isinstance(data, list) else ()
+    pairs = data.items() if isinstance(data, dict) else enumerate(listed)
+    for key, part in pairs:
+        yield from _numbers(part, f"{where}.{str(key)[:60]}" if where else str(key)[:60])

@@ -65,6 +65,12 @@ class Follower:
             return None
         return self.state
 
+    async def publish(self, state: State) -> None:
+        """Make `state` the newest one."""
+        async with self._changed:
+            self.state = state
+            self._changed.notify_all()
+
     async def _refresh(self, now: Any) -> None:
         old = self.state
         try:
@@ -73,9 +79,7 @@ class Follower:
             new = State(old.version + 1, await self._render())
         except InputError as error:
             new = replace(old, error=f"{error}.")
-        async with self._changed:
-            self.state = new
-            self._changed.notify_all()
+        await self.publish(new)
 
 
 class Unreadable(InputError):
