@@ -407,6 +407,69 @@ def export(
 
 
 @_command
+def report(
+    source: Annotated[
+        Path, typer.Argument(metavar="STUDY", help="A study, or the JSON of a replay.")
+    ],
+    out: Annotated[
+        str, typer.Option("-o", metavar="FILE", help="Write HTML there; - is stdout.")
+    ] = json_text.STDOUT,
+    grid: GridOption = None,
+) -> int:
+    """Write one HTML file that shows a decision, or a comparison, and what it rests on."""
+    from fleetsieve.study import is_database
+
+    json_text.check_writable(out, "-o")
+    if is_database(source):
+        with _importing():
+            from fleetsieve.belief import use_compilation_cache
+            from fleetsieve.report.of_study import study_page
+
+        use_compilation_cache()
+        text = study_page(source, grid)
+    else:
+        from fleetsieve.report.of_replay import replay_page
+
+        if grid is not None:
+            raise InputError(f"--grid is for studies, and {source} is none; leave it out")
+        text = replay_page(source)
+    with _reader_may_leave():
+        json_text.put(text, out)
+    return DONE
+
+
+@_command
+def watch(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="A study that run writes.")],
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free one.")] = 8321,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="FLEETSIEVE_WATCH_TOKEN", help="What others have to bring."),
+    ] = None,
+    grid: GridOption = None,
+) -> int:
+    """Serve a page that follows a study while a run goes on, until Ctrl-C."""
+    import asyncio
+
+    from fleetsieve.study import Study
+    from fleetsieve.watch.gate import Gate
+    from fleetsieve.watch.server import watch as watched
+
+    gate = Gate(host, token)
+    Study.open_read_only(study).close()
+
+    def say(address: str) -> None:
+        from fleetsieve.show import printable
+
+        print(printable(f"{study} is shown at {address}; Ctrl-C ends this"), flush=True)
+
+    with _reader_may_leave():
+        asyncio.run(watched(study, grid, host, port, gate, say))
+    return DONE
+
+
+@_command
 def probe(
     url: Annotated[str, typer.Argument(metavar="URL", help="A server, as http://HOST:PORT.")],
     model: Annotated[

@@ -8,6 +8,7 @@ from fleetsieve.decision import Decision
 from fleetsieve.events import Event, Told
 from fleetsieve.inputs import Inputs
 from fleetsieve.measuring_notes import highest_levels, remarks
+from fleetsieve.problem import Problem
 from fleetsieve.sieve import Sieve
 from fleetsieve.study import Study
 
@@ -29,8 +30,13 @@ def known(inputs: Inputs, study: Path | None) -> tuple[list[Event], int]:
 def decide(inputs: Inputs, events: Sequence[Event], seed: int) -> Decision:
     """The decision after `events`; those about cells of another fleet are passed over."""
     sieve = Sieve(inputs.fleet, grid=inputs.grid, seed=seed, events=events)
-    found = sieve.decision()
+    return replace(completed(sieve.decision(), inputs, events, sieve.problem), stop_reason=None)
+
+
+def completed(
+    found: Decision, inputs: Inputs, events: Sequence[Event], problem: Problem
+) -> Decision:
+    """`found` with what files and measurements have to say beside it, and its price."""
     notes = (*found.notes, *inputs.notes(events), *remarks(events))
-    notes = (*notes, *highest_levels(found, sieve.problem))
-    price = inputs.fleet.price(found.gpu_seconds)
-    return replace(found, stop_reason=None, notes=notes, price=price)
+    notes = (*notes, *highest_levels(found, problem))
+    return replace(found, notes=notes, price=inputs.fleet.price(found.gpu_seconds))

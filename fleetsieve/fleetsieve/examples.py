@@ -12,13 +12,21 @@ _EXAMPLES: Mapping[str, Sequence[str]] = {
         "fleetsieve decide fleet.yaml --grid grid.csv --gpus 6 --demand chat=3",
         "fleetsieve decide fleet.yaml --grid grid.csv --sweep gpus=2..4 --json -",
     ),
-    "replay": ("fleetsieve replay fleet.yaml grid.csv --policy bisect --policy cheapest",),
+    "replay": (
+        "fleetsieve replay fleet.yaml grid.csv --policy bisect --policy cheapest",
+        "fleetsieve replay fleet.yaml grid.csv --orders 2 --json replay.json",
+    ),
     "import": ("fleetsieve import results --path '{workload}/{config}-tp{tp}.json' -o my.csv",),
     "export": (
         "fleetsieve export fleet.study.db --to vllm",
         "fleetsieve export fleet.study.db --to kubernetes --image my/vllm:1",
         "fleetsieve export decision.json --fleet fleet.yaml --to compose -o out",
     ),
+    "report": (
+        "fleetsieve report fleet.study.db -o report.html",
+        "fleetsieve report replay.json -o replay.html",
+    ),
+    "watch": ("fleetsieve watch fleet.study.db --port 8400",),
     "probe": ("fleetsieve probe http://127.0.0.1:8000 --chat --max-tokens 4",),
     "schema": ("fleetsieve schema fleet",),
 }

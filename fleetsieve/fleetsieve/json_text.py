@@ -54,7 +54,15 @@ def write(data: Any, out: str) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    text = json.dumps(strict(data), indent=2, allow_nan=False) + "\n"
+    put(json.dumps(strict(data), indent=2, allow_nan=False) + "\n", out)
+
+
+def put(text: str, out: str) -> None:
+    """Write `text` to the file `out`, replacing it at once, or to stdout when it is `-`.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
     if out == STDOUT:
         sys.stdout.write(text)
         return

@@ -140,6 +140,11 @@ def soften(
     return _NEAR * np.arcsinh(far), 1 / np.sqrt(1 + far**2)
 
 
+def sharpen(softened: Float[np.ndarray, "*k"]) -> Float[np.ndarray, "*k"]:
+    """The log ratio that `soften` makes this of."""
+    return _NEAR * np.sinh(softened / _NEAR)
+
+
 def units(problem: Problem) -> Float[np.ndarray, "N P"]:
     """What outputs are relative to: `throughput_scale`, then each metric's reference."""
     scale = throughput_scale(problem)[:, None]

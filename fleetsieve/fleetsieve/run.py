@@ -3,19 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from fleetsieve.cell import Cell
+from fleetsieve.decide import completed
 from fleetsieve.decision import Decision
 from fleetsieve.inputs import Inputs
 from fleetsieve.interrupt import Interrupt
 from fleetsieve.launches import engine_for
 from fleetsieve.live_engine import LiveEngine
-from fleetsieve.measuring_notes import highest_levels, remarks
 from fleetsieve.proposal import Proposal
 from fleetsieve.samples import SampleFolder
 from fleetsieve.sieve import Sieve
+from fleetsieve.standing import Standing
 from fleetsieve.study import Study
 from fleetsieve_measure import Outcome
 from fleetsieve_measure.pool import Pool
@@ -95,13 +96,18 @@ def run_study(
     flight are cancelled and stay asked in the study, for the case that it is resumed.
     """
     fleet = inputs.fleet
-    events = study.events()
-    sieve = Sieve(fleet, grid=inputs.grid, seed=study.seed, events=events, on_event=study.append)
-    run = _Run(sieve, fleet.decision.budget_gpu_seconds, on_progress)
+    sieve = Sieve(
+        fleet, grid=inputs.grid, seed=study.seed, events=study.events(), on_event=study.append
+    )
+
+    def progressed(progress: Progress) -> None:
+        study.stand(Standing(progress.measurements, progress.gpu_seconds, *progress.value))
+        if on_progress is not None:
+            on_progress(progress)
+
+    run = _Run(sieve, fleet.decision.budget_gpu_seconds, progressed)
     found = asyncio.run(run.until_done(engine, parallel or fleet.measure.parallel))
-    notes = (*found.notes, *inputs.notes(events), *remarks(study.events()))
-    notes = (*notes, *highest_levels(found, sieve.problem))
-    return replace(found, notes=notes, price=fleet.price(found.gpu_seconds))
+    return completed(found, inputs, study.events(), sieve.problem)
 
 
 class _Run:

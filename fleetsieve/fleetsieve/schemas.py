@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from fleetsieve.decision import SCHEMA, Decision
 
-_CLOSED = ConfigDict(extra="forbid")
+_CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 

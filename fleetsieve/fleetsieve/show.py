@@ -15,12 +15,12 @@ from fleetsieve.cell import Cell, LoadKind
 Units = Mapping[str, LoadKind]
 """What the loads of each workload are."""
 UNITS = {"rate": "req/s", "concurrency": "open"}
-_OBJECTIVES = {
+OBJECTIVES = {
     "max-min": "the worst-served workload gets {} of its demand",
     "aggregate": "{} of the demanded requests are served",
     "weighted": "{} of the demanded requests are served, by weight",
 }
-_REASONS = {
+REASONS = {
     "budget": "the budget is spent",
     "exhausted": "every cell is measured",
     "infeasible": "no config can serve what is asked",
@@ -59,10 +59,10 @@ def headline(found: Mapping[str, Any], exhaustive: float) -> str:
     value = percent_range(found["value"]["conservative"], found["value"]["optimistic"])
     state = f"Certified at {percent(found['confidence'])} confidence"
     if not found["certified"]:
-        reason = _REASONS.get(found["stop_reason"])
+        reason = REASONS.get(found["stop_reason"])
         state = f"Not certified ({reason})" if reason else "Not certified"
     return (
-        f"{state}: {_OBJECTIVES[found['objective']].format(value)}; "
+        f"{state}: {OBJECTIVES[found['objective']].format(value)}; "
         f"gap {number(found['gap'])}, tolerance {number(found['tolerance'])}; "
         f"{spent(found['gpu_seconds'], exhaustive)}{priced(found.get('price'))}."
     )

@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,7 @@ from fleetsieve.errors import InputError
 from fleetsieve.events import Event
 from fleetsieve.fleet import Config, Fleet
 from fleetsieve.journal import event_of, row_of
+from fleetsieve.standing import Standing, question
 from fleetsieve.version import installed
 from fleetsieve.workload import Workload
 
@@ -25,6 +26,11 @@ _TABLES = (
     (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, ticket INTEGER, cell TEXT, payload TEXT NOT NULL)
     """,
 )
+# Beside what a study consists of; studies of earlier versions have none.
+_STANDINGS = """CREATE TABLE IF NOT EXISTS standings
+    (question TEXT, measurements INTEGER, gpu_seconds REAL, lower REAL, upper REAL,
+    PRIMARY KEY (question, measurements)) WITHOUT ROWID
+    """
 _OTHER_FILE = "name another file, or a study that `fleetsieve run` wrote"
 # Where a grid lies or a server listens says nothing about what is measured.
 _PLACES = {"url"}
@@ -42,6 +48,7 @@ class Study:
         self.path = path
         self._database = database
         self._lock = lock
+        self._question: str | None = None
 
     @classmethod
     def open(
@@ -99,6 +106,11 @@ class Study:
         return int(self._meta("seed"))
 
     @property
+    def version(self) -> str:
+        """The version of fleetsieve that wrote it last."""
+        return self._meta("version")
+
+    @property
     def fleet(self) -> Fleet:
         """The fleet of the last writer."""
         base = Path(self._meta("base", ""))
@@ -152,9 +164,46 @@ class Study:
             InputError: the disk is full, or the file cannot be written any more.
         """
         statement = "INSERT INTO journal (kind, ticket, cell, payload) VALUES (?, ?, ?, ?)"
+        self._insert(statement, row_of(event))
+
+    @property
+    def stamp(self) -> tuple[int, str]:
+        """Differs once an event or another fleet has been written."""
+        with _readable(self.path):
+            row = self._database.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()
+            return int(row[0]), self._meta("fleet")
+
+    def standings(self) -> list[Standing]:
+        """Where runs about the fleet as it is now stood, by measurements.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        with _readable(self.path):
+            if "standings" not in self._tables():
+                return []
+            rows = self._database.execute(
+                "SELECT measurements, gpu_seconds, lower, upper FROM standings "
+                "WHERE question = ? ORDER BY measurements",
+                (question(self.fleet),),
+            )
+            return [Standing(int(row[0]), *map(float, row[1:])) for row in rows]
+
+    def stand(self, standing: Standing) -> None:
+        """Remember where a run about the study's fleet stands.
+
+        Raises:
+            InputError: the disk is full, or the file cannot be written any more.
+        """
+        if self._question is None:
+            self._question = question(self.fleet)
+        row = (self._question, *vars(standing).values())
+        self._insert("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?, ?)", row)
+
+    def _insert(self, statement: str, row: Sequence[Any]) -> None:
         try:
             with self._transaction():
-                self._database.execute(statement, row_of(event))
+                self._database.execute(statement, row)
         except sqlite3.OperationalError as error:
             raise _cannot_be_written(self.path, error) from None
 
@@ -196,7 +245,7 @@ class Study:
 
     def _create(self, fleet: Fleet, seed: int, grid: Path | None) -> None:
         with self._transaction():
-            for statement in _TABLES:
+            for statement in (*_TABLES, _STANDINGS):
                 self._database.execute(statement)
             values = {"schema": str(SCHEMA), "seed": str(seed), "definitions": "{}"}
             for item in values.items():
@@ -205,6 +254,7 @@ class Study:
 
     def _store(self, fleet: Fleet, grid: Path | None) -> None:
         with self._transaction():
+            self._database.execute(_STANDINGS)
             self._write_fleet(fleet, grid)
 
     def _write_fleet(self, fleet: Fleet, grid: Path | None) -> None:
@@ -233,8 +283,7 @@ class Study:
         return not self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
 
     def _check_file(self) -> None:
-        tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master")}
-        if not {"meta", "journal"} <= tables:
+        if not {"meta", "journal"} <= self._tables():
             raise InputError(f"{self.path} is no study but another database; {_OTHER_FILE}")
         (state,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
         if state != "ok":
@@ -245,6 +294,9 @@ class Study:
                 f"{self.path} has the study format {schema}, and this version reads {SCHEMA}; use "
                 f"the version of fleetsieve that wrote it ({self._meta('version')})"
             )
+
+    def _tables(self) -> set[str]:
+        return {name for (name,) in self._database.execute("SELECT name FROM sqlite_master")}
 
     def _meta(self, key: str, default: str | None = None) -> str:
         row = self._database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

@@ -232,7 +232,7 @@ def test_a_bug_says_so_and_exits_with_1(folder, capsys, monkeypatch):
 def test_help_names_the_commands_that_exist(capsys):
     out, err = output(capsys, 0, "--help")
     assert err == ""
-    for command in ("run", "plan", "decide", "replay", "export", "schema"):
+    for command in ("run", "plan", "decide", "replay", "export", "report", "watch", "schema"):
         assert f"\n  {command} " in out
         assert f"Usage: fleetsieve {command}" in output(capsys, 0, command, "--help").out
 

@@ -48,7 +48,18 @@ RESULT = {  # of `vllm bench serve`
     "mean_e2el_ms": 3000.0,
     "p99_e2el_ms": 5000.0,
 }
-COMMANDS = ("run", "plan", "decide", "replay", "import", "export", "probe", "schema")
+COMMANDS = [
+    "run",
+    "plan",
+    "decide",
+    "replay",
+    "import",
+    "export",
+    "report",
+    "watch",
+    "probe",
+    "schema",
+]
 
 
 @pytest.fixture
@@ -164,7 +175,7 @@ def test_every_help_fits_80_columns_and_ends_with_examples(capsys, command):
 
 def test_the_examples_run(folder, capsys):
     port = free_port()
-    for command in ("plan", "run", "decide", "replay", "import", "export", "schema"):
+    for command in ("plan", "run", "decide", "replay", "import", "export", "report", "schema"):
         for line in examples.lines(command):
             name, *argv = shlex.split(line)
             assert name == "fleetsieve"

@@ -1,0 +1,1 @@
+"""A study or a replay as one HTML file that anybody can read."""

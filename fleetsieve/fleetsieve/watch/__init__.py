@@ -1,0 +1,1 @@
+"""A local page that follows a study while a run goes on."""
