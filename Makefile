@@ -11,7 +11,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 QUICK_ENGINES := mlx dynamo
 ALL_ENGINES := $(QUICK_ENGINES) vllm
 
-.PHONY: help demo test test-engines engines lint format clean
+.PHONY: help demo test test-engines engines lint format docs clean
 
 help:
 	@echo 'make demo    install into $(VENV) and decide the example fleet'
@@ -19,6 +19,7 @@ help:
 	@echo 'make test-engines  install real engines for a CPU (4 GB) and run the tests that need them'
 	@echo 'make lint    formatting, lint, types, import rules'
 	@echo 'make format  rewrite the sources in the house format'
+	@echo 'make docs    build the documentation as a site, in site/'
 	@echo 'make clean   remove $(VENV) and what the demo wrote'
 
 # A name on PATH may be a shim that cannot run, so an interpreter counts only once it has run.
@@ -63,5 +64,9 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.created pyproject.toml
+	$(PIP_INSTALL) -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) .demo
+	rm -rf $(VENV) .demo site
