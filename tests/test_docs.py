@@ -130,7 +130,8 @@ def outside_blocks(text: str) -> str:
 
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", outside_blocks(page.read_text()), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {text.replace(" ", "-") for text in plain}
 
 
 def leaves(nav: Any) -> Iterator[str]:

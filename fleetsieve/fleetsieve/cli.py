@@ -299,8 +299,9 @@ def decide(
         raise InputError("--gpus and --sweep both say how many GPUs; give one of them")
     gpu_range = budgets(sweep) if sweep is not None else None
     inputs = Inputs.read(fleet, grid)
-    asked = {"demands": demand or (), "slos": slo or (), "without": without or ()}
-    other = changed(inputs.fleet, gpus=gpus, **asked)
+    other = changed(
+        inputs.fleet, gpus=gpus, demands=demand or (), slos=slo or (), without=without or ()
+    )
     inputs = inputs.of(other).checked()
 
     with _importing():
