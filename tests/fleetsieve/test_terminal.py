@@ -227,7 +227,7 @@ def test_a_shell_gets_its_completion(shell):
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("fleetsieve re", {"replay"}),
+        ("fleetsieve re", {"replay", "report"}),
         ("fleetsieve export x.db --to ku", {"kubernetes"}),
         ("fleetsieve replay f g --policy bi", {"bisect"}),
     ],

@@ -100,11 +100,9 @@ class Findings:
     title: str
     decision: Mapping[str, Any]
     gpus_per_node: int
-    sizes: Mapping[str, int]
     kinds: Mapping[str, LoadKind]
     cells: int
     exhaustive: float
-    budget: float | None
     columns: Sequence[Column]
     benchmarks: Sequence[Benchmark]
     pending: Sequence[Cell]

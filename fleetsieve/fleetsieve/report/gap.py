@@ -13,7 +13,7 @@ from fleetsieve.report.wording import count, points
 from fleetsieve.show import number, percent, where
 from fleetsieve.standing import Standing
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 270, 56, 42
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 276, 56, 48
 # More marks than this would be one blot.
 _MOST = 400
 

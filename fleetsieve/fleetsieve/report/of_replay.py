@@ -15,7 +15,7 @@ from fleetsieve.schemas import ReplayJson, Run, Saving
 from fleetsieve.show import number, percent
 
 _GOALS = {"certificate": "to the certificate", "oracle": "to the oracle's decision"}
-_WIDTH, _ROW, _TOP, _BOTTOM, _EDGE = 640, 44, 8, 42, 32
+_WIDTH, _ROW, _TOP, _BOTTOM, _EDGE = 640, 44, 8, 48, 32
 # More dots than this would be one blot; the mean counts all of them.
 _MOST = 300
 
