@@ -60,7 +60,7 @@ def _chart(standings: Sequence[Standing], told: dict[int, Benchmark], tolerance:
         f"{points(tolerance)}.",
         y_axis(frame, y.ticks(5), [percent(tick) for tick in y.ticks(5)]),
         x_axis(frame, ticks),
-        label((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "GPU-seconds of benchmarks", "middle"),
+        label((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "GPU-seconds of benchmarks", anchor="middle"),
         band(frame, lower, upper, "area"),
         line(frame, upper, "possible-line"),
         line(frame, lower, "certain-line"),
