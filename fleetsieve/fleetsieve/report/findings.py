@@ -58,7 +58,6 @@ class Column:
 
     workload: str
     config: str
-    gpus: int
     kind: LoadKind
     replicas: int
     capacity: tuple[float, float]
