@@ -136,7 +136,7 @@ def column(workload, config, replicas):
     bounds = {"throughput": Bound(0.5, 1.0, 2.0), "e2e_p99": Bound(1e-9, 3.0, 1e9)}
     levels = [Level(cell.load, True, bounds if at < 2 else {}) for at, cell in enumerate(cells)]
     levels.append(Level(8.0, False, bounds))
-    return Column(workload, config, 1, "rate", replicas, (0.5, 1e9), {"e2e_p99": 5.0}, levels, runs)
+    return Column(workload, config, "rate", replicas, (0.5, 1e9), {"e2e_p99": 5.0}, levels, runs)
 
 
 def findings(names):
@@ -165,11 +165,9 @@ def findings(names):
         title=names[-1],
         decision=decision,
         gpus_per_node=8,
-        sizes=dict.fromkeys(names, 1),
         kinds=dict.fromkeys(names, "rate"),
         cells=4 * len(columns),
         exhaustive=9e12,
-        budget=None,
         columns=columns,
         benchmarks=[run for one in columns for run in one.benchmarks],
         pending=[columns[0].benchmarks[0].cell],

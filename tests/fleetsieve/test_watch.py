@@ -22,6 +22,7 @@ from fleetsieve.fleet import Fleet
 from fleetsieve.study import Study
 from fleetsieve.watch.follower import Follower
 from fleetsieve.watch.gate import Gate
+from fleetsieve.watch.renderer import Renderer
 from fleetsieve.watch.server import application
 
 ROOTS = [str(Path(__file__).parents[2] / name) for name in ("fleetsieve", "kernels", "measure")]
@@ -306,6 +307,26 @@ def test_a_run_can_be_watched_until_ctrl_c(study):
     while any(Path(f"/proc/{pid}").exists() for pid in worker) and time.monotonic() < end:
         time.sleep(0.05)
     assert not any(Path(f"/proc/{pid}").exists() for pid in worker)
+
+
+def test_a_process_that_ends_is_replaced(tmp_path):
+    async def renders():
+        async with Renderer(tmp_path / "none.db", None) as renderer:
+            said = []
+            for kill in (False, True, False):
+                if kill:
+                    (worker,) = children(os.getpid())
+                    os.kill(worker, signal.SIGKILL)
+                with pytest.raises(InputError) as caught:
+                    await renderer.render()
+                said.append(str(caught.value))
+            return said
+
+    first, then, last = asyncio.run(renders())
+    assert first == last
+    assert "does not exist" in first
+    assert "tried again" in then
+    assert children(os.getpid()) == []
 
 
 def children(pid):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element
 
-from fleetsieve.report.drawing import label
+from fleetsieve.report.drawing import label, short_name
 from fleetsieve.report.findings import Findings
 from fleetsieve.report.markup import element, name
 from fleetsieve.report.nodes import Block, Node, nodes
@@ -11,7 +11,7 @@ from fleetsieve.report.parts import key, section, table
 from fleetsieve.report.wording import colour, count, letters
 from fleetsieve.show import load, number, span
 
-_HEIGHT, _GAP, _WIDE, _MOST = 44, 2, 296, 60
+_HEIGHT, _GAP, _WIDE, _MOST, _FEWEST = 46, 2, 296, 60, 8
 # Of a character of the small text in a block.
 _CHARACTER = 7.0
 
@@ -23,6 +23,7 @@ def allocation(found: Findings) -> Element:
     kinds = nodes(decision["allocation"], decision["gpus"], found.gpus_per_node)
     left = sum(many for many, _ in kinds[_MOST:])
     free = decision["gpus"] - decision["gpus_used"]
+    slot = _WIDE / max(found.gpus_per_node, _FEWEST)
     return section(
         "allocation",
         "What to run",
@@ -32,7 +33,9 @@ def allocation(found: Findings) -> Element:
             f"{count(sum(many for many, _ in kinds), 'node')}"
             + (f"; {free:,} stay free." if free else "."),
         ),
-        element("div", [_node(many, node, keys) for many, node in kinds[:_MOST]], class_="nodes"),
+        element(
+            "div", [_node(many, node, slot, keys) for many, node in kinds[:_MOST]], class_="nodes"
+        ),
         element("p", f"{count(left, 'more node')} not drawn; the table has all.") if left else None,
         _table(found, keys)
         if decision["allocation"]
@@ -40,21 +43,21 @@ def allocation(found: Findings) -> Element:
     )
 
 
-def _node(many: int, node: Node, keys: Mapping[str, str]) -> Element:
-    slot = _WIDE / max(node.gpus, 8)
+def _node(many: int, node: Node, slot: float, keys: Mapping[str, str]) -> Element:
     width, taken = slot * node.gpus, sum(block.gpus for block in node.blocks)
     title = f"{count(many, 'node')} of {count(node.gpus, 'GPU')}, {node.gpus - taken} free each"
     free = [
-        element("rect", x=slot * at + 1, y=1, width=slot - 2, height=_HEIGHT - 2, class_="free")
+        element("rect", x=slot * at + 1, y=3, width=slot - 2, height=_HEIGHT - 6, class_="free")
         for at in range(taken, node.gpus)
     ]
     picture = element(
         "svg",
         element("title", title),
         element("desc", "; ".join(_words(block) for block in node.blocks) or "nothing"),
+        element("rect", x=0.5, y=0.5, width=width - 1, height=_HEIGHT - 1, rx=5, class_="frame"),
         *free,
         *(_block(block, slot, keys[block.workload]) for block in node.blocks),
-        viewBox=f"0 0 {width:g} {_HEIGHT}",
+        viewBox=f"0 0 {_WIDE} {_HEIGHT}",
         role="img",
         class_="node",
         aria_label=f"{title}: " + ("; ".join(_words(b) for b in node.blocks) or "nothing"),
@@ -63,15 +66,16 @@ def _node(many: int, node: Node, keys: Mapping[str, str]) -> Element:
 
 
 def _block(block: Block, slot: float, letter: str) -> Element:
-    x, width = slot * block.first + 1, slot * block.gpus - _GAP
+    x, width = slot * block.first + _GAP / 2, slot * block.gpus - _GAP
     fits = int((width - 4) / _CHARACTER)
-    text = block.config if len(block.config) <= fits else f"{block.config[: fits - 1]}…"
     return element(
         "g",
         element("title", _words(block)),
-        element("rect", x=x, y=1, width=width, height=_HEIGHT - 2, rx=3, class_=colour(letter)),
-        label(x + width / 2, 19, letter, "middle", "letter") if width >= 12 else None,
-        label(x + width / 2, 35, text, "middle") if fits >= 2 else None,
+        element("rect", x=x, y=3, width=width, height=_HEIGHT - 6, rx=3, class_=colour(letter)),
+        label(x + width / 2, 19, letter, anchor="middle", kind="letter") if width >= 12 else None,
+        label(x + width / 2, 35, short_name(block.config, fits), anchor="middle")
+        if fits >= 2
+        else None,
         class_="block",
     )
 

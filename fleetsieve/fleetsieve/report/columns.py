@@ -40,7 +40,6 @@ def columns(search: Search, decision: Decision, benchmarks: Sequence[Benchmark])
                 Column(
                     workload=workload,
                     config=config,
-                    gpus=int(problem.sizes[c]),
                     kind=problem.kind[w],
                     replicas=replicas.get((workload, config), 0),
                     capacity=(lower, max(lower, upper)),

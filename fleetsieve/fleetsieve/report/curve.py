@@ -72,7 +72,7 @@ def curve(column: Column, heights: Heights) -> Element:
         _description(column),
         *panels,
         x_axis(base, ticks),
-        label((_LEFT + _WIDTH) / 2, top + 30, f"load, {_UNIT[column.kind]}", "middle"),
+        label((_LEFT + _WIDTH) / 2, top + 30, f"load, {_UNIT[column.kind]}", anchor="middle"),
     )
 
 
@@ -101,7 +101,7 @@ def _panel(
     yield from _believed(column, output, frame)
     if limit is not None:
         yield across(frame, limit, "slo")
-        yield label(_WIDTH - 10, top + 13, f"SLO {number(limit)} s", "end", "slo-text")
+        yield label(_WIDTH - 10, top + 13, f"SLO {number(limit)} s", anchor="end", kind="slo-text")
     elif column.capacity[0] > 0:
         yield across(frame, column.capacity[0], "capacity")
     for level in column.levels:

@@ -73,7 +73,7 @@ def y_axis(frame: Frame, ticks: Sequence[float], texts: Sequence[str] | None = N
         "g",
         [across(frame, tick, "grid") for tick in ticks],
         [
-            label(frame.x.start - 5, frame.y(tick) + _TEXT, text, "end")
+            label(frame.x.start - 5, frame.y(tick) + _TEXT, text, anchor="end")
             for tick, text in zip(ticks, texts, strict=True)
         ],
         class_="axis",
@@ -92,7 +92,7 @@ def x_axis(frame: Frame, ticks: Sequence[float], texts: Sequence[str] | None = N
             for t in ticks
         ],
         [
-            label(frame.x(tick), bottom + 15, text, "middle")
+            label(frame.x(tick), bottom + 15, text, anchor="middle")
             for tick, text in zip(ticks, texts, strict=True)
         ],
         class_="axis",
@@ -107,9 +107,17 @@ def compact(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= value < 1e15 else number(value)
 
 
-def label(x: float, y: float, text: str, anchor: str = "start", kind: str | None = None) -> Element:
+def label(
+    x: float, y: float, *content: Content, anchor: str = "start", kind: str | None = None
+) -> Element:
     """Small text."""
-    return element("text", text, x=x, y=y, text_anchor=anchor, class_=kind)
+    return element("text", *content, x=x, y=y, text_anchor=anchor, class_=kind)
+
+
+def short_name(text: str, most: int) -> Element:
+    """A name from a file for a label, in its own direction, of at most so many characters."""
+    shown = text if len(text) <= most else f"{text[: most - 1]}…"
+    return element("tspan", shown, class_="name")
 
 
 def mark(x: float, y: float, shape: str, tip: str) -> Element:

@@ -58,7 +58,6 @@ class Column:
 
     workload: str
     config: str
-    gpus: int
     kind: LoadKind
     replicas: int
     capacity: tuple[float, float]
@@ -100,11 +99,9 @@ class Findings:
     title: str
     decision: Mapping[str, Any]
     gpus_per_node: int
-    sizes: Mapping[str, int]
     kinds: Mapping[str, LoadKind]
     cells: int
     exhaustive: float
-    budget: float | None
     columns: Sequence[Column]
     benchmarks: Sequence[Benchmark]
     pending: Sequence[Cell]

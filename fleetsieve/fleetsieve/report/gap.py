@@ -13,7 +13,7 @@ from fleetsieve.report.wording import count, points
 from fleetsieve.show import number, percent, where
 from fleetsieve.standing import Standing
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 270, 56, 42
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 276, 56, 48
 # More marks than this would be one blot.
 _MOST = 400
 
@@ -60,7 +60,7 @@ def _chart(standings: Sequence[Standing], told: dict[int, Benchmark], tolerance:
         f"{points(tolerance)}.",
         y_axis(frame, y.ticks(5), [percent(tick) for tick in y.ticks(5)]),
         x_axis(frame, ticks),
-        label((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "GPU-seconds of benchmarks", "middle"),
+        label((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "GPU-seconds of benchmarks", anchor="middle"),
         band(frame, lower, upper, "area"),
         line(frame, upper, "possible-line"),
         line(frame, lower, "certain-line"),

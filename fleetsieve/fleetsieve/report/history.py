@@ -18,7 +18,7 @@ def history(recorded: Sequence[Standing], sieve: Sieve, costs: Sequence[float]) 
     known = [one for one in recorded if one.measurements < last.measurements]
     if known:
         first = known[0].measurements
-        note = f"The first {first} measurements were for another question." if first > 0 else None
+        note = f"It is recorded from measurement {first} on." if first > 0 else None
         return History([*known, last], note)
     few = len(costs) <= _MOST_RUNS and sieve.problem.n_cells <= _MOST_CELLS
     if few and len(costs) == sieve.measurements:

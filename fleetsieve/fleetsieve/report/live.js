@@ -57,5 +57,8 @@
       say(error ? `${error} The page shows what was there before.` : `Live: as of ${now}.`, Boolean(error));
     }).catch((why) => say(`The page could not be fetched (${why.message}); trying again.`, true));
   });
-  events.addEventListener("error", () => say("The connection is lost; trying again.", true));
+  events.addEventListener("error", () => {
+    const over = events.readyState === EventSource.CLOSED;
+    say(`The connection is lost; ${over ? "open the page again" : "trying again"}.`, true);
+  });
 }

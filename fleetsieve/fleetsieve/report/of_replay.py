@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from fleetsieve.report.drawing import Frame, label, mark, picture, x_axis
+from fleetsieve.report.drawing import Frame, label, mark, picture, short_name, x_axis
 from fleetsieve.report.markup import element, name
 from fleetsieve.report.page import page
 from fleetsieve.report.parts import section, table
@@ -15,9 +15,9 @@ from fleetsieve.schemas import ReplayJson, Run, Saving
 from fleetsieve.show import number, percent
 
 _GOALS = {"certificate": "to the certificate", "oracle": "to the oracle's decision"}
-_WIDTH, _ROW, _TOP, _BOTTOM, _EDGE = 640, 44, 8, 42, 32
+_WIDTH, _ROW, _TOP, _BOTTOM, _EDGE = 640, 44, 8, 48, 32
 # More dots than this would be one blot; the mean counts all of them.
-_MOST = 300
+_MOST, _LONGEST = 300, 24
 
 
 def replay_page(path: Path) -> str:
@@ -114,7 +114,7 @@ def _dots(ran: dict[str, list[Run]], goal: str, words: str, whole: float) -> Ele
         f"GPU-seconds {words}",
         "; ".join(f"{title} {mean(costs):,.0f} in the mean" for title, costs in each.items()),
         x_axis(frame, ticks),
-        label(_WIDTH / 2, height + _BOTTOM - 4, "GPU-seconds", "middle"),
+        label(_WIDTH / 2, height + _BOTTOM - 4, "GPU-seconds", anchor="middle"),
         *(
             _strip(title, ran[title], costs, x, _TOP + _ROW * at)
             for at, (title, costs) in enumerate(each.items())
@@ -131,7 +131,7 @@ def _strip(
     return element(
         "g",
         element("line", x1=x.start, x2=x.end, y1=middle, y2=middle, class_="grid"),
-        label(x.start, top + 16, f"{_cut(title)}: {average:,.0f}", kind="panel"),
+        label(x.start, top + 16, short_name(title, _LONGEST), f": {average:,.0f}", kind="panel"),
         [
             mark(x(value), middle, "dot", f"{title}, order {run.order}: {value:,.0f} GPU-seconds")
             for run, value in pairs
@@ -140,10 +140,6 @@ def _strip(
             "line", x1=x(average), x2=x(average), y1=middle - 9, y2=middle + 9, class_="mean"
         ),
     )  # fmt: skip
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 24 else f"{text[:23]}…"
 
 
 def _savings(found: ReplayJson) -> Iterator[Element]:
@@ -195,7 +191,9 @@ def _whisker(title: str, one: Saving, x: Scale, top: float) -> Element:
     return element(
         "g",
         element("line", x1=x.start, x2=x.end, y1=middle, y2=middle, class_="grid"),
-        label(x.start, top + 16, f"{_cut(title)}: {percent(one.mean)}", kind="panel"),
+        label(
+            x.start, top + 16, short_name(title, _LONGEST), f": {percent(one.mean)}", kind="panel"
+        ),
         element("line", x1=x(low), x2=x(high), y1=middle, y2=middle, class_="range"),
         mark(x(one.mean), middle, "held", tip),
     )

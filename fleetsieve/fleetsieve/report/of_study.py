@@ -9,6 +9,7 @@ from fleetsieve.report.curves import curves
 from fleetsieve.report.findings import Findings
 from fleetsieve.report.gap import gap
 from fleetsieve.report.gather import gather
+from fleetsieve.report.glossary import glossary
 from fleetsieve.report.log import log
 from fleetsieve.report.page import page
 from fleetsieve.report.remarks import remarks
@@ -44,3 +45,4 @@ def sections(found: Findings) -> Iterator[Element | None]:
     yield remarks(found)
     yield surroundings(found)
     yield log(found)
+    yield glossary()

@@ -30,11 +30,7 @@ class Renderer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        await self._stop()
 
     async def render(self) -> str:
         """The page of the study as it is now.
@@ -42,19 +38,28 @@ class Renderer:
         Raises:
             InputError: the study cannot be read now, or the process has ended.
         """
-        process = await self._running()
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
-            process.stdin.write(f"{self._request}\n".encode())
-            await process.stdin.drain()
-            line = await process.stdout.readline()
-            answer = json.loads(line) if line else {"error": "the page could not be made"}
-        except (OSError, ValueError):
-            answer = {"error": "the page could not be made"}
+            answer = json.loads(await self._asked(await self._running()))
+        except (OSError, ValueError):  # it ended, or its answer is no line of JSON
+            await self._stop()
+            raise InputError("the page could not be made; it is tried again later") from None
         if "page" not in answer:
             raise InputError(answer["error"])
         return answer["page"]
+
+    async def _asked(self, process: asyncio.subprocess.Process) -> bytes:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{self._request}\n".encode())
+        await process.stdin.drain()
+        return await process.stdout.readline()
+
+    async def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
