@@ -129,6 +129,17 @@ def test_an_event_can_be_read_while_the_writer_goes_on(path):
         assert reader.fleet.mapping() == fleet().mapping()
 
 
+def test_the_file_alone_has_all_even_if_somebody_reads_as_the_writer_ends(path):
+    write(path, EVENTS[:1])
+    with Study.open_read_only(path) as reader:
+        assert reader.events() == EVENTS[:1]
+        write(path, EVENTS[1:], seed=None)
+        copy = path.with_name("copy.study.db")
+        copy.write_bytes(path.read_bytes())
+    with Study.open_read_only(copy) as study:
+        assert study.events() == EVENTS
+
+
 def test_a_study_that_cannot_be_written_says_so(path):
     write(path)
     with (
