@@ -14,7 +14,7 @@ _EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     "replay": (
         "fleetsieve replay fleet.yaml grid.csv --policy bisect --policy cheapest",
-        "fleetsieve replay fleet.yaml grid.csv --orders 2 --json replay.json",
+        "fleetsieve replay fleet.yaml grid.csv --policy bisect --json replay.json",
     ),
     "export": (
         "fleetsieve export fleet.study.db --to vllm",
