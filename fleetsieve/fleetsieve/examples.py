@@ -14,7 +14,7 @@ _EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     "replay": (
         "fleetsieve replay fleet.yaml grid.csv --policy bisect --policy cheapest",
-        "fleetsieve replay fleet.yaml grid.csv --orders 2 --json replay.json",
+        "fleetsieve replay fleet.yaml grid.csv --policy bisect --json replay.json",
     ),
     "import": ("fleetsieve import results --path '{workload}/{config}-tp{tp}.json' -o my.csv",),
     "export": (

@@ -5,7 +5,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -49,6 +49,7 @@ class Study:
         self._database = database
         self._lock = lock
         self._question: str | None = None
+        self._wrote = False
 
     @classmethod
     def open(
@@ -209,6 +210,11 @@ class Study:
 
     def close(self) -> None:
         """Close the file and let another writer in."""
+        if self._wrote:
+            # SQLite does so by itself unless somebody reads just now, as `watch` does; then what
+            # was written last would stay beside the file, and be missing in a copy of it.
+            with suppress(sqlite3.Error):
+                self._database.execute("PRAGMA wal_checkpoint")
         self._database.close()
         if self._lock is not None:
             _unlock(self.path, self._lock)
@@ -316,6 +322,7 @@ class Study:
             self._database.execute("ROLLBACK")
             raise
         self._database.execute("COMMIT")
+        self._wrote = True
 
 
 def is_database(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """The study file: every event survives, one writer at a time, and no other file is mistaken."""
 
+import contextlib
 import math
 import os
 import signal
@@ -18,6 +19,7 @@ from fleetsieve.events import Abandoned, Asked, Told
 from fleetsieve.fleet import Fleet
 from fleetsieve.journal import event_of, passed_over, row_of
 from fleetsieve.problem import Problem
+from fleetsieve.standing import Standing
 from fleetsieve.study import Study
 from fleetsieve_measure import Failed, Measured
 
@@ -127,6 +129,54 @@ def test_an_event_can_be_read_while_the_writer_goes_on(path):
         writer.append(EVENTS[1])
         assert reader.events() == EVENTS[:2]
         assert reader.fleet.mapping() == fleet().mapping()
+
+
+def test_the_file_alone_has_all_even_if_somebody_reads_as_the_writer_ends(path):
+    write(path, EVENTS[:1])
+    with Study.open_read_only(path) as reader:
+        assert reader.events() == EVENTS[:1]
+        write(path, EVENTS[1:])
+        copy = path.with_name("copy.study.db")
+        copy.write_bytes(path.read_bytes())
+    with Study.open_read_only(copy) as study:
+        assert study.events() == EVENTS
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        ("", "", True),
+        ("tolerance: 0.02", "tolerance: 0.5, budget_gpu_seconds: 9, stop: regret", True),
+        ("url: http://here", "url: http://there", True),
+        ("gpus: 16", "gpus: 8", False),
+        ("tolerance: 0.02", "tolerance: 0.02, confidence: 0.9", False),
+        ("demand: 12", "demand: 3", False),
+        ("e2e_p99: 30", "e2e_p99: 3", False),
+        ("{name: tp2, gpus: 2, features: {tp: 2}}", "{name: tp4, gpus: 4, features: {tp: 4}}",
+         False),
+    ],
+)  # fmt: skip
+def test_where_a_run_stood_is_told_for_the_question_that_it_answered(path, old, new, kept):
+    standings = [Standing(0, 0.0, 0.0, 1.0), Standing(3, 0.1 + 0.2, 1 / 3, 2 / 3)]
+    with Study.open(path, fleet()) as study:
+        for standing in reversed(standings):
+            study.stand(standing)
+        assert study.standings() == standings
+    with Study.open(path, fleet(old, new)) as study:
+        assert study.standings() == (standings if kept else [])
+    with Study.open(path, fleet()) as study:
+        assert study.standings() == standings
+
+
+def test_a_study_of_an_earlier_version_has_no_standings_until_it_is_resumed(path):
+    write(path)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("DROP TABLE standings")
+    with Study.open_read_only(path) as study:
+        assert study.standings() == []
+    with Study.open(path, fleet()) as study:
+        study.stand(Standing(0, 0.0, 0.0, 1.0))
+        assert len(study.standings()) == 1
 
 
 def test_a_study_that_cannot_be_written_says_so(path):
