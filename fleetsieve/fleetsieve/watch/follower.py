@@ -54,7 +54,9 @@ class Follower:
             await self._refresh(now)
             # The stamp is of before: what came while it was rendered is rendered next.
             seen = now
-            await self._sleep(max(_REST, (_SHARE - 1) * (self._clock() - begin)))
+            # The first page takes longer: a process starts for it.
+            took = self._clock() - begin if self.state.version > 1 else 0.0
+            await self._sleep(max(_REST, (_SHARE - 1) * took))
 
     async def after(self, known: State, seconds: float) -> State | None:
         """The state once it is another than `known`; None if it still is after `seconds`."""

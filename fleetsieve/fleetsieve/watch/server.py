@@ -78,10 +78,14 @@ def application(follower: Follower, gate: Gate, ending: asyncio.Event) -> web.Ap
         finally:
             watchers -= 1
 
+    async def nothing(request: web.Request) -> web.Response:
+        return web.Response(status=204)
+
     app = web.Application()
     gate.install(app)
     app.router.add_get("/", whole)
     app.router.add_get("/events", events, allow_head=False)
+    app.router.add_get("/favicon.ico", nothing)
     return app
 
 
