@@ -437,7 +437,8 @@ class Belief:
         """Outputs that bounds are stated for: throughput and what has an SLO, below a break."""
         columns = self.breaks(observed).reshape(self.problem.exists.shape)
         below = ~np.maximum.accumulate(columns, axis=2).ravel()
-        matters = np.concatenate([np.ones_like(self.limited[:, :1]), self.limited], axis=1)
+        throughput = np.ones((len(below), 1), bool)
+        matters = np.concatenate([throughput, self.limited], axis=1)
         return (self.exists & below)[:, None] & matters
 
     def _noise(self, observed: Observations, hypothesis: Hypothesis) -> Float[np.ndarray, "N P"]:

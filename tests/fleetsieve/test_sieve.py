@@ -20,6 +20,7 @@ from fleetsieve.events import Abandoned, Asked, Told
 from fleetsieve.fleet import Fleet
 from fleetsieve.grid import Grid
 from fleetsieve.inputs import Inputs
+from fleetsieve.observations import Observations
 from fleetsieve.policies import Choice, cheapest, random, uncertainty
 from fleetsieve.problem import Problem
 from fleetsieve.runs import Runs
@@ -863,3 +864,13 @@ def test_without_a_config_is_decided_as_if_it_could_serve_nothing(grid_of):
 def test_what_no_fleet_has_cannot_be_left_out(without, said):
     with pytest.raises(InputError, match=said):
         changed(fleet(), without=without)
+
+
+def test_bounds_of_a_fleet_without_slos_hold_for_all_throughputs_together(grid_of):
+    data = copy.deepcopy(FLEET)
+    for workload in data["workloads"]:
+        del workload["slo"]
+    problem = Problem.build(Fleet.parse(data), grid_of(analytic()))
+    belief = Belief(problem, confidence=0.95)
+    nothing = Observations.of(problem, Runs.of(problem, ()))
+    assert belief.uncertain(nothing) == problem.exists.sum() > 1

@@ -38,7 +38,8 @@ class Scale:
         step = _round_up((self.high - self.low) / count)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
-        return sorted({step * i for i in range(first, last + 1)})  # neighbouring floats may coincide
+        # Between neighbouring floats some coincide.
+        return sorted({step * i for i in range(first, last + 1)})
 
     def _decades(self, count: int) -> list[float]:
         first, last = (math.floor(math.log10(v)) for v in (self.low, self.high))
