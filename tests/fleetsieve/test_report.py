@@ -340,10 +340,15 @@ LIVE = """\
 fleet: {gpus: 8, price_per_gpu_hour: 3.6}
 engine:
   kind: vllm
-  model: m
-  args: {api-key: HIDDEN, max-num-batched-tokens: 512}
+  model: https://u:HIDDEN@hub/m
+  args:
+    api-key: HIDDEN
+    passwd: HIDDEN
+    max-num-batched-tokens: 512
+    kv-transfer-config: {host: h, password: HIDDEN}
+    store: redis://u:HIDDEN@h:1
   env: {HF_TOKEN: HIDDEN}
-  command: [run, --token, HIDDEN, --secret=HIDDEN]
+  command: [run, --token, HIDDEN, --secret=HIDDEN, "vllm serve --api-key HIDDEN"]
 configs: [{name: tp1, gpus: 2, features: {tp: 1}}, {name: tp2, gpus: 2, features: {tp: 2}}]
 workloads:
   - {name: chat, demand: 9, slo: {e2e_p99: 10}, loads: [1, 2, 4]}

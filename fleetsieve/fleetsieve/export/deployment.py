@@ -8,10 +8,11 @@ from typing import Any
 from fleetsieve.cell import LoadKind
 from fleetsieve.errors import InputError
 from fleetsieve.export.names import names
-from fleetsieve.export.secret import check, is_secret
+from fleetsieve.export.secret import check
 from fleetsieve.fleet import Config, Fleet
 from fleetsieve.launches import launch_of
 from fleetsieve.nearest import hint
+from fleetsieve.secret import is_secret
 from fleetsieve.show import UNITS, number
 from fleetsieve_measure.engines import Launch, engine_of
 

@@ -1,23 +1,16 @@
-"""Which settings are secrets: they are referred to by name, and never written."""
+"""Secrets in what is exported: they are referred to by name, and never written."""
 
 import re
 from collections.abc import Mapping
 
 from fleetsieve.errors import InputError
+from fleetsieve.secret import is_secret
 from fleetsieve_measure.engines.arguments import flags
 
 SECRET = "fleetsieve"
 """The Kubernetes Secret that holds them, by the names of their variables."""
 
-_WORDS = {"APIKEY", "CREDENTIALS", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET", "TOKEN"}
-_IN_ADDRESS = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def is_secret(name: str, value: object) -> bool:
-    """Whether a setting of that name and value is one."""
-    words = re.split(r"[^A-Z0-9]+", name.upper())
-    return bool(_WORDS & set(words)) or bool(_IN_ADDRESS.search(str(value)))
 
 
 def check(place: str, args: Mapping[str, object], env: Mapping[str, str]) -> None:

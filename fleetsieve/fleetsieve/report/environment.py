@@ -1,6 +1,5 @@
 """What was measured with, as far as the study holds it: versions, engines, loads, requests."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -12,12 +11,12 @@ from fleetsieve.inputs import Inputs
 from fleetsieve.launches import engine_for
 from fleetsieve.report.findings import Environment
 from fleetsieve.samples import SampleFolder
+from fleetsieve.secret import NOT_SHOWN, without_secrets
 from fleetsieve.show import number
 from fleetsieve.study import Study
 from fleetsieve.version import installed
 
 Row = tuple[str, str]
-_SECRET = re.compile(r"(^|[-_])(key|secret|password|token|credentials?)$", re.IGNORECASE)
 
 
 def environment(study: Study, inputs: Inputs, events: Sequence[Event]) -> Environment:
@@ -64,11 +63,11 @@ def _engine(inputs: Inputs, config: Config) -> Iterator[Row]:
 def _served(engine: Engine, config: Config) -> Iterator[Row]:
     yield "engine", engine.kind
     if engine.model:
-        yield "model", engine.model
+        yield "model", without_secrets(engine.model)
     if engine.url:
         yield "address", _address(engine.url)
     if engine.command:
-        yield "command", _line(engine.command)
+        yield "command", " ".join(without_secrets(engine.command))
     if args := {**engine.args, **config.args}:
         yield "args", _options(args)
     if engine.env:
@@ -80,18 +79,7 @@ def _plain(value: float | str) -> str:
 
 
 def _options(args: Mapping[str, Any]) -> str:
-    shown = {k: "(not shown)" if _SECRET.search(k) else v for k, v in args.items()}
-    return ", ".join(f"{key} {value}" for key, value in shown.items())
-
-
-def _line(words: Sequence[str]) -> str:
-    pairs = zip(("", *words), words, strict=False)
-    return " ".join("(not shown)" if _SECRET.search(before) else _word(w) for before, w in pairs)
-
-
-def _word(word: str) -> str:
-    name, equals, _ = word.partition("=")
-    return f"{name}=(not shown)" if equals and _SECRET.search(name) else word
+    return ", ".join(f"{key} {value}" for key, value in without_secrets(args).items())
 
 
 def _address(url: str) -> str:
@@ -100,7 +88,7 @@ def _address(url: str) -> str:
         parts = urlsplit(url)
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     except ValueError:
-        return "(not shown)"
+        return NOT_SHOWN
 
 
 def _cache(summaries: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
