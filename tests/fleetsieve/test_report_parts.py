@@ -185,6 +185,28 @@ def test_a_replay_shows_costs_savings_and_validity(tmp_path):
         assert text in found.text
 
 
+NEVER = run(0, None, None, certified=False, valid=None)
+ONCE = run(1, 300.0, 400.0)
+
+
+@pytest.mark.parametrize(
+    ("runs", "state", "statement"),
+    [
+        ([NEVER, NEVER], "! No certificate to judge", "sieve certified nothing in 2 orders."),
+        ([NEVER, ONCE], "0 of 1 certificate wrong", "in 1 of 2 orders, at 40 % of the cost"),
+        ([ONCE, ONCE], "0 of 2 certificates wrong", "sieve certified at 40 % of the cost"),
+    ],
+)
+def test_only_certificates_that_were_reached_are_spoken_of(tmp_path, runs, state, statement):
+    path = tmp_path / "r.json"
+    path.write_text(changed(policies={"sieve": {"runs": runs}}, savings={}))
+    found = Reader(replay_page(path))
+    assert state in found.text
+    assert statement in found.text
+    states = [attrs["class"] for _, attrs in found.tags if attrs.get("class", "")[:6] == "state "]
+    assert states == ["state unsure" if runs == [NEVER, NEVER] else "state sure"]
+
+
 def test_the_command_makes_a_replays_page(tmp_path, capsys):
     path = tmp_path / "r.json"
     path.write_text(json.dumps(REPLAY))

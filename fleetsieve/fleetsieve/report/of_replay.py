@@ -42,14 +42,10 @@ def sections(found: ReplayJson) -> Iterator[Element | None]:
 
 
 def _outcome(found: ReplayJson, ran: dict[str, list[Run]]) -> Element:
-    certified = [run for runs in ran.values() for run in runs if run.certified]
-    wrong = sum(run.valid is False for run in certified)
-    judged = sum(run.valid is not None for run in certified)
-    state = f"{wrong} of {count(judged, 'certificate')} wrong"
     return section(
         "outcome",
         "Outcome",
-        element("p", state, class_="state unsure" if wrong else "state sure"),
+        _state(ran),
         element("p", _statement(found, ran), class_="statement"),
         element(
             "p",
@@ -60,14 +56,30 @@ def _outcome(found: ReplayJson, ran: dict[str, list[Run]]) -> Element:
     )
 
 
+def _state(ran: dict[str, list[Run]]) -> Element:
+    """How many certificates were wrong; none at all is nothing to be sure of."""
+    certified = [run for runs in ran.values() for run in runs if run.certified]
+    wrong = sum(run.valid is False for run in certified)
+    judged = sum(run.valid is not None for run in certified)
+    if not judged:
+        return element("p", "! No certificate to judge", class_="state unsure")
+    sure = "state unsure" if wrong else "state sure"
+    return element("p", f"{wrong} of {count(judged, 'certificate')} wrong", class_=sure)
+
+
 def _statement(found: ReplayJson, ran: dict[str, list[Run]]) -> str:
+    """What the first policy reached; the charts count what it did not as the whole grid."""
     if not ran:
         return "No policy has run."
-    first, whole = next(iter(ran)), found.grid_gpu_seconds
-    spent = mean([cost(run, "certificate", whole) for run in ran[first]])
+    (first, runs), whole = next(iter(ran.items())), found.grid_gpu_seconds
+    spent = [cost(run, "certificate", whole) for run in runs if run.certified]
+    if not spent:
+        return f"{first} certified nothing in {count(len(runs), 'order')}."
+    some = "" if len(spent) == len(runs) else f" in {len(spent)} of {count(len(runs), 'order')},"
     if whole <= 0:
-        return f"{first} certified after {spent:,.0f} GPU-seconds."
-    return f"{first} certified at {percent(spent / whole)} of the cost of measuring everything."
+        return f"{first} certified{some} after {mean(spent):,.0f} GPU-seconds."
+    share = percent(mean(spent) / whole)
+    return f"{first} certified{some} at {share} of the cost of measuring everything."
 
 
 def _costs(found: ReplayJson, ran: dict[str, list[Run]]) -> Iterator[Element]:
