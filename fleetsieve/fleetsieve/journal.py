@@ -3,13 +3,17 @@
 import json
 import math
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from fleetsieve.cell import Cell, LoadKind
 from fleetsieve.events import Abandoned, Asked, Event, Told
 from fleetsieve.problem import Problem
 from fleetsieve_measure import Failed, FailureKind, Measured, Outcome
 
+T = TypeVar("T")
+_KINDS = {dict: "mapping", int: "whole number", str: "text"}
+# Of a summary, what others calculate with; the rest is shown at most.
+_ADDED_UP = {"launch_seconds", "saved_gpu_seconds"}
 Row = tuple[str, int | None, str | None, str]
 """Kind, ticket, cell as a JSON list, and the rest as a JSON object."""
 
@@ -36,11 +40,10 @@ def event_of(kind: str, ticket: int | None, cell: str | None, payload: str) -> E
     Raises:
         ValueError, KeyError, TypeError: it stands for none.
     """
-    rest = json.loads(payload)
+    rest = _of_type(dict, json.loads(payload))
     match kind, ticket, cell:
         case "asked", int(), str():
-            numbers = {name: float(value) for name, value in rest.items()}
-            return Asked(ticket=ticket, cell=_cell(cell), **numbers)
+            return Asked(ticket=ticket, cell=_cell(cell), **_numbers(rest))
         case "told", _, str():
             return Told(ticket=ticket, cell=_cell(cell), outcome=_outcome(rest))
         case "abandoned", int(), None:
@@ -68,7 +71,12 @@ def _of_cell(cell: Cell) -> str:
 
 def _cell(text: str) -> Cell:
     workload, config, load, kind = json.loads(text)
-    return Cell(workload, config, float(load), _one_of(get_args(LoadKind), kind))
+    return Cell(
+        _of_type(str, workload),
+        _of_type(str, config),
+        _positive(load),
+        _one_of(get_args(LoadKind), kind),
+    )
 
 
 def _of_outcome(outcome: Outcome) -> dict[str, Any]:
@@ -90,24 +98,47 @@ def _of_outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def _outcome(plain: dict[str, Any]) -> Outcome:
-    cost = float(plain["gpu_seconds"])
+    cost, summary = float(plain["gpu_seconds"]), _summary(plain)
     if "failed" in plain:
         kind: FailureKind = _one_of(get_args(FailureKind), plain["failed"])
-        return Failed(
-            kind=kind, gpu_seconds=cost, reason=plain["reason"], summary=plain.get("summary", {})
-        )
+        reason = _of_type(str, plain["reason"])
+        return Failed(kind=kind, gpu_seconds=cost, reason=reason, summary=summary)
+    requests = plain["requests"]
     return Measured(
-        values={name: float(value) for name, value in plain["values"].items()},
-        se={name: float(value) for name, value in plain["se"].items()},
+        values=_numbers(plain["values"]),
+        se=_numbers(plain["se"]),
         gpu_seconds=cost,
         saturated=bool(plain["saturated"]),
-        requests=plain["requests"],
-        summary=plain.get("summary", {}),
+        requests=None if requests is None else _of_type(int, requests),
+        summary=summary,
     )
 
 
+def _summary(plain: dict[str, Any]) -> dict[str, Any]:
+    summary = _of_type(dict, plain.get("summary", {}))
+    for name in _ADDED_UP & set(summary):
+        float(summary[name])
+    return summary
+
+
+def _numbers(plain: Any) -> dict[str, float]:
+    return {name: float(value) for name, value in _of_type(dict, plain).items()}
+
+
+def _positive(value: Any) -> float:
+    if not 0 < float(value) < math.inf:
+        raise ValueError(f"the journal says {value!r}, where loads are above 0")
+    return float(value)
+
+
+def _of_type(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
+        raise ValueError(f"the journal says {str(value)[:40]!r}, which is no {_KINDS[kind]}")
+    return value
+
+
 def _one_of(accepted: tuple[Any, ...], value: Any) -> Any:
-    if value not in accepted:
+    if not isinstance(value, str) or value not in accepted:
         raise ValueError(f"the journal says {value!r}, where {accepted} are known")
     return value
 

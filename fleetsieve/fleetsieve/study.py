@@ -34,6 +34,7 @@ _STANDINGS = """CREATE TABLE IF NOT EXISTS standings
 _OTHER_FILE = "name another file, or a study that `fleetsieve run` wrote"
 # Where a grid lies or a server listens says nothing about what is measured.
 _PLACES = {"url"}
+_LONGEST = 160
 _MAGIC = b"SQLite format 3\0"
 Definitions = dict[str, dict[str, Any]]
 
@@ -104,29 +105,33 @@ class Study:
     @property
     def seed(self) -> int:
         """The seed of the run."""
-        return int(self._meta("seed"))
+        with _readable(self.path):
+            return int(self._meta("seed"))
 
     @property
     def version(self) -> str:
         """The version of fleetsieve that wrote it last."""
-        return self._meta("version")
+        with _readable(self.path):
+            return self._meta("version")
 
     @property
     def fleet(self) -> Fleet:
         """The fleet of the last writer."""
-        base = Path(self._meta("base", ""))
-        known = base.is_absolute() and base.is_dir()
-        return Fleet.parse(
-            json.loads(self._meta("fleet")),
-            base=base if known else self.path.parent,
-            source=str(self.path),
-        )
+        with _readable(self.path):
+            base = Path(self._meta("base", ""))
+            known = base.is_absolute() and base.is_dir()
+            return Fleet.parse(
+                json.loads(self._meta("fleet")),
+                base=base if known else self.path.parent,
+                source=str(self.path),
+            )
 
     @property
     def grid(self) -> Path | None:
         """The grid file that stood for the fleet's engine in the last run, if one did."""
-        path = self._meta("grid", "")
-        return Path(path) if path else None
+        with _readable(self.path):
+            path = self._meta("grid", "")
+            return Path(path) if path else None
 
     def check(self, fleet: Fleet) -> None:
         """Whether what was measured still describes `fleet`.
@@ -424,8 +429,11 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (sqlite3.Error, KeyError, TypeError, ValueError) as error:
+    except (sqlite3.Error, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise _cannot_be_written(path, error) from None
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path} is no readable study: {reason}; {_OTHER_FILE}") from None
+        # SQLite repeats the whole text that is no UTF-8.
+        raise InputError(
+            f"{path} is no readable study: {reason[:_LONGEST]}; {_OTHER_FILE}"
+        ) from None

@@ -416,7 +416,13 @@ def test_the_command_writes_the_page_and_refuses_in_one_sentence(plain, tmp_path
     out = tmp_path / "r.html"
     assert main(["report", str(study), "-o", str(out)]) == 0
     assert out.read_text().startswith("<!DOCTYPE html>")
+    damaged = tmp_path / "d.study.db"
+    with contextlib.closing(sqlite3.connect(study)) as whole:
+        whole.execute(f"VACUUM INTO '{damaged}'")
+    with contextlib.closing(sqlite3.connect(damaged)) as part, part:
+        part.execute("UPDATE meta SET value = '{' WHERE key = 'fleet'")
     wrong = [
+        ["report", str(damaged)],
         ["report", str(tmp_path / "none.db")],
         ["report", str(tmp_path)],
         ["report", str(out)],

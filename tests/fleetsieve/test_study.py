@@ -1,8 +1,10 @@
 """The study file: every event survives, one writer at a time, and no other file is mistaken."""
 
 import contextlib
+import json
 import math
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -308,6 +310,70 @@ def test_a_truncated_study_is_refused(path, share):
     path.write_bytes(whole[: int(len(whole) * share)])
     for call in ((Study.open, path, fleet()), (Study.open_read_only, path)):
         assert "is no readable study" in refusal(*call)
+
+
+def damage(path, statement, *values):
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        assert connection.execute(statement, values).rowcount == 1
+
+
+DEEP = "[" * 100_000
+STORED = [
+    ("fleet", "{"), ("fleet", DEEP), ("fleet", "[]"), ("fleet", b'{"\xff": 1}'), ("fleet", b"\xff"),
+    ("fleet", "{}"), ("seed", "x"), ("seed", "1e9"), ("grid", b"\xff"), ("base", b"\xff"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), STORED)
+def test_what_is_stored_beside_the_journal_is_refused_in_one_sentence_where_damaged(
+    path, key, value
+):
+    write(path)
+    # As text, whatever bytes it holds: so a damaged page reads.
+    damage(path, "UPDATE meta SET value = CAST(? AS TEXT) WHERE key = ?", value, key)
+    with Study.open_read_only(path) as study:
+        said = refusal(lambda: (study.seed, study.version, study.grid, study.fleet))
+    assert re.fullmatch(rf"{re.escape(str(path))}[^\n]{{,400}}", said)
+
+
+PAYLOADS = {
+    "values": [
+        "x",
+        [],
+        1,
+        None,
+        {"throughput": "x"},
+        {"throughput": None},
+        {"throughput": 10**400},
+    ],
+    "se": ["x", [], {"e2e_p99": []}],
+    "gpu_seconds": ["x", None, [], 10**400],
+    "requests": ["x", 1.5, []],
+    "summary": ["x", [], None, {"launch_seconds": "x"}, {"saved_gpu_seconds": 10**400}],
+}
+CELLS = [
+    "{}", "[]", "1", "null", '["a", "b", 1.0]', '[[], "b", 1.0, "rate"]', '["a", 3, 1.0, "rate"]',
+    '["a", "b", 0, "rate"]', '["a", "b", "nan", "rate"]', '["a", "b", Infinity, "rate"]',
+    '["a", "b", 1.0, []]', '["a", "b", 1.0, {}]', DEEP,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [("cell", text) for text in CELLS]
+    + [("payload", text) for text in ("[]", "1", "null", '"x"', DEEP)]
+    + [
+        ("payload", json.dumps({**json.loads(row_of(EVENTS[2])[3]), key: value}))
+        for key, values in PAYLOADS.items()
+        for value in values
+    ],
+)
+def test_a_row_that_stands_for_no_event_is_refused_in_one_sentence(path, column, text):
+    write(path)
+    damage(path, f"UPDATE journal SET {column} = ? WHERE seq = 3", text)
+    with Study.open_read_only(path) as study:
+        said = refusal(study.events)
+    assert re.fullmatch(rf"{re.escape(str(path))} is no readable study: [^\n]{{,300}}", said)
 
 
 def test_a_study_of_another_format_is_refused(path):
