@@ -300,6 +300,17 @@ def test_a_study_without_records_of_its_gap_is_computed_again(plain, tmp_path):
     assert again.table(caption) == page.table(caption)
 
 
+def test_before_the_first_measurement_no_chart_pretends_to_know(plain, tmp_path):
+    path = tmp_path / "s.study.db"
+    fleet = Fleet.parse(plain[0])
+    with Study.open(path, fleet, 0, plain[1].parent / "g.csv"):
+        pass
+    page = Page(study_page(path))
+    curves = next(one for one in page.all("section") if one["id"] == "curves")
+    assert "Nothing has been measured yet" in curves["text"]
+    assert not page.within(curves, "svg")
+
+
 def test_a_gap_of_another_question_is_not_shown(plain, tmp_path):
     fleet, study, _, _ = plain
     other = tmp_path / "s.study.db"

@@ -14,10 +14,14 @@ from fleetsieve.show import load, number, percent, span
 
 # Charts beyond that would make a page that no browser likes.
 _MOST = 240
+_NOTHING = "Nothing has been measured yet, so any load may turn out to be anything."
 
 
 def curves(found: Findings) -> Element:
     """A group for each workload; charts that matter least are left out where there are too many."""
+    title = "Capacity and latency by load"
+    if not found.known:
+        return section("curves", title, element("p", _NOTHING))
     shown, left = _shown(found.columns)
     groups = [
         _group(at, workload["name"], shown)
@@ -26,7 +30,7 @@ def curves(found: Findings) -> Element:
     sure = percent(found.decision["confidence"])
     return section(
         "curves",
-        "Capacity and latency by load",
+        title,
         element(
             "p",
             f"What one replica does at each load. Bands hold all at the same time with {sure} "

@@ -94,6 +94,7 @@ class Findings:
     Attributes:
         exhaustive: GPU-seconds of measuring every cell.
         pending: cells that were asked and neither told nor given up.
+        known: whether anything says what loads do, a measurement or a prior.
     """
 
     title: str
@@ -107,3 +108,4 @@ class Findings:
     pending: Sequence[Cell]
     history: History
     environment: Environment
+    known: bool = True

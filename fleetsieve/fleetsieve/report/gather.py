@@ -38,4 +38,5 @@ def gather(path: Path, grid: Path | None = None) -> Findings:
             pending=[proposal.cell for proposal in sieve.pending],
             history=history(recorded, sieve, costs),
             environment=environment(study, inputs, events),
+            known=bool(costs) or inputs.fleet.prior is not None,
         )
