@@ -101,14 +101,28 @@ class Search:
         """Whether the gap exceeds the tolerance even by bounds that are too narrow.
 
         They take the hyperparameters as certain, and so cost a fit and no more. True bounds are
-        wider, and leave no smaller a gap as long as the same workloads count: all of them.
+        wider, and leave no smaller a gap as long as the same workloads count, which is all of
+        them, and no κ^L is higher by wider bounds.
         """
         if self.stop != "gap" or self.observed.noisy or not self.belief.best_first:
             return False
         best = self._best(_last_fit(len(self.order)))
         found, demand = self.belief.assess(self.observed, best), self.belief.problem.demand
         every = (found.kappa_upper.max(axis=1, initial=0.0) > 0) | (demand == 0)
-        return bool(every.all()) and found.gap > self.tolerance + _ROUNDING
+        wide = found.gap > self.tolerance + _ROUNDING
+        return wide and bool(every.all()) and not self._would_be_eased(found)
+
+    def _would_be_eased(self, found: Assessment) -> bool:
+        """Whether a level breaks by its bounds alone below one that was measured to hold.
+
+        By wider bounds it may hold, as the one above it does, and both would count for κ^L.
+        """
+        observed, shape = self.observed, self.belief.problem.exists.shape
+        over = ((found.mean - found.width)[:, 1:] > 0) & self.belief.limited
+        alone = (over.any(axis=1) & ~observed.measured).reshape(shape)
+        held = (observed.measured & ~self.belief.breaks(observed)).reshape(shape)
+        held_above = np.logical_or.accumulate(held[..., ::-1], axis=-1)[..., ::-1]
+        return bool((alone & held_above).any())
 
     @cached_property
     def certified(self) -> bool:

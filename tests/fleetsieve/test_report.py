@@ -143,7 +143,8 @@ def close(text, *values):
     shown = numbers(text)
     if len(shown) < len(values):  # both ends read the same
         shown = shown * len(values)
-    return all(math.isclose(s, v, rel_tol=6e-3, abs_tol=6e-3) for s, v in zip(shown, values))  # noqa: B905
+    pairs = zip(shown[: len(values)], values, strict=True)
+    return all(math.isclose(s, v, rel_tol=6e-3, abs_tol=6e-3) for s, v in pairs)
 
 
 def test_the_decision_is_first_and_says_what_the_decision_says(plain):

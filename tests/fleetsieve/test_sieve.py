@@ -792,6 +792,29 @@ def test_no_fit_is_made_twice_while_every_look_asks_for_confirmation():
     assert len(fitted) == len(set(fitted))
 
 
+@pytest.mark.parametrize(("low", "surely"), [(-0.5, True), (0.5, False)])
+def test_a_gap_is_not_surely_open_where_wider_bounds_would_count_a_higher_level(low, surely):
+    """The upper of two levels holds; the lower is expected at `low`, give or take 0.1."""
+    data = copy.deepcopy(FLEET)
+    del data["configs"][1:], data["workloads"][1:]
+    data["workloads"][0] |= {"loads": [1.0, 2.0], "slo": {"e2e_p99": 20.0}}
+    problem = Problem.build(Fleet.parse(data), None)
+    mean, width = np.array([[0.0, low], [0.0, -1.0]]), np.array([[0.1, 0.1], [0.0, 0.0]])
+    one = np.ones((1, 1))
+    belief = SimpleNamespace(
+        problem=problem,
+        best_first=True,
+        limited=np.ones((2, 1), bool),
+        breaks=lambda observed: np.zeros(2, bool),
+        fit=lambda observed: None,
+        assess=lambda observed, best: Assessment(mean, width, width, one, 2 * one, 0.2, 0.9),
+    )
+    outcome = Measured(values={"throughput": 2.0, "e2e_p99": 5.0}, gpu_seconds=1.0)
+    told = Runs.of(problem, [(1, outcome)])
+    search = Search.start(cast("Belief", belief), 0.02).after(told)
+    assert search.surely_open is surely
+
+
 def test_a_failed_confirmation_is_no_certificate(grid, monkeypatch):
     """A gap that closes under the scheduled fit and opens under the fresh one stays open."""
     sieve = Sieve(fleet(), grid=grid)

@@ -116,6 +116,27 @@ def test_the_lower_capacity_counts_no_level_that_was_not_measured():
     assert not capacities(bounds, nothing, levels, slack)[0].any()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_wider_bounds_widen_capacities_but_where_they_ease_a_level_that_broke(seed):
+    """It surely broke by its bound alone, and a measured level above it holds."""
+    bounds, known, levels, slack = random_columns(seed)
+    more = np.random.default_rng(seed).exponential(0.3, bounds.lower.shape)
+    more[known.measured] = 0
+    wide = Bounds(bounds.lower - more, bounds.upper + more)
+    narrow, wider = (capacities(each, known, levels, slack) for each in (bounds, wide))
+    breaks = ((bounds.lower[:, 1:] > 0) & levels.limited).any(axis=1) & ~known.measured
+    holds = known.measured & ~((bounds.upper[:, 1:] > 0) & levels.limited).any(axis=1)
+    breaks, holds = breaks.reshape(SHAPE), holds.reshape(SHAPE)
+    eased = np.zeros(SHAPE[:2], bool)
+    for low in range(SHAPE[2]):
+        for high in range(low + 1, SHAPE[2]):
+            eased |= breaks[..., low] & holds[..., high]
+    assert (wider[1] >= narrow[1] - 1e-12).all()
+    assert (wider[0] <= narrow[0] + 1e-12)[~eased].all()
+    assert 0 < eased.sum() < eased.size
+    assert (wider[0] > narrow[0] + 1e-12).any(), "the exception is needed"
+
+
 def prefix_capacity(value, known, levels):
     """κ of a truth: the best throughput before the first level that breaks (METHOD 1)."""
     best = np.zeros(SHAPE[:2])
