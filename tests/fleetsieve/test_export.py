@@ -483,6 +483,15 @@ def test_a_secret_among_the_arguments_is_refused(folder, capsys):
     assert "api_key" in refused(capsys, fleet=engine(args={"api_key": "k"}))
 
 
+@pytest.mark.parametrize(
+    "value", [["--api-key", "LEAK"], {"password": "LEAK"}, {"a": ["Authorization: Bearer LEAK"]}]
+)
+def test_a_secret_deep_in_an_argument_is_refused(folder, capsys, value):
+    said = refused(capsys, fleet=engine(args={"extra": value}))
+    assert "extra" in said
+    assert "LEAK" not in said
+
+
 # Probes
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from fleetsieve.errors import InputError
-from fleetsieve.secret import is_secret
+from fleetsieve.secret import is_secret, without_secrets
 from fleetsieve_measure.engines.arguments import flags
 
 SECRET = "fleetsieve"
@@ -20,7 +20,7 @@ def check(place: str, args: Mapping[str, object], env: Mapping[str, str]) -> Non
         InputError: there is one.
     """
     for name, value in args.items():
-        if isinstance(value, str) and is_secret(name, value):
+        if _hides(name, value):
             raise InputError(
                 f"{place}: args: {name} looks like a secret and would be written down; hand it to "
                 "the engine in an environment variable, as env: {HF_TOKEN: ..}"
@@ -34,3 +34,11 @@ def check(place: str, args: Mapping[str, object], env: Mapping[str, str]) -> Non
     for text in (*env.values(), *flags(args)):
         if "\0" in text:
             raise InputError(f"{place}: {text[:60]!r} has a NUL in it; leave that out")
+
+
+def _hides(name: str, value: object) -> bool:
+    """Whether an argument holds a secret; a plain text may be a template and name anything."""
+    if isinstance(value, str):
+        return is_secret(name, value)
+    inside = {name: value} if isinstance(value, Mapping | list) else {}
+    return without_secrets(inside) != inside
