@@ -18,14 +18,14 @@ from scipy.special import ndtri
 
 from fleetsieve.evidence import Assumed, Evidence, given
 from fleetsieve.hyperposterior import centre, chains, thinned, warning_of
+from fleetsieve.noise import doubt, doubts, next_noise, next_noises
 from fleetsieve.observations import Observations, share, throughput_scale
 from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
-from fleetsieve.tails import excess
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
 from fleetsieve_kernels.acquisition import Gains, Needs, expected_gains, gap_at, view
 from fleetsieve_kernels.allocation import value
-from fleetsieve_kernels.bounds import Doubt, Known, Levels, own_variances, quantile
+from fleetsieve_kernels.bounds import Known, Levels, own_variances, quantile
 from fleetsieve_kernels.clairvoyance import Outcomes, true_gains
 from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.devices import scored
@@ -47,8 +47,6 @@ _ROUGH, _DRAWS = 4, 32
 _TOGETHER = 32
 # Few cells leave room for several modes of the hyperparameters; many do not, and cost more.
 _STARTS, _FEW = 3, 32
-# At face value a measured cell is within so many sd of what it showed.
-_FACE = 1.0
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ class Belief:
                 self._levels(),
                 self._needs(),
                 self._facts,
-                self._doubt(observed, hypothesis, q, left),
+                doubt(observed, hypothesis.run_variance, q, left),
             )
             mean, sd, width, lower, upper = (np.asarray(part) for part in seen[:5])
         values = float(seen.value_lower), float(seen.value_upper)
@@ -224,7 +222,7 @@ class Belief:
         deviation further from their SLOs.
         """
         q = quantile(self.confidence, self.uncertain(observed))
-        own = self._next_noise(observed, hypothesis) * share(runs)
+        own = next_noise(observed, hypothesis.run_variance) * share(runs)
         again, new = (part[:, None] for part in (observed.measured, free & ~observed.measured))
         with jax.enable_x64(True):
             others = np.asarray(own_variances(constrain(hypothesis.hyper), self._cells))
@@ -299,9 +297,11 @@ class Belief:
                 _known(truth),
                 given(q),
             )
-            doubt = self._doubt(observed, hypothesis, now)
             state = self._state(hypothesis, now, posterior, known)
-            state |= {"outcomes": outcomes, "doubt": doubt}
+            state |= {
+                "outcomes": outcomes,
+                "doubt": doubt(observed, hypothesis.run_variance, now),
+            }
             return self._each(true_gains, free, posterior, state)
 
     def _open(self, observed: Observations) -> Bool[np.ndarray, " N"]:
@@ -334,12 +334,12 @@ class Belief:
     ) -> tuple[Posterior, dict[str, Any]]:
         """The posterior, and what all kinds of gains need besides candidates, by name."""
         q = quantile(self.confidence, self.uncertain(observed))
-        noise = self._next_noise(observed, hypothesis)
+        noise = next_noise(observed, hypothesis.run_variance)
         posterior, known = self._conditioned(observed, hypothesis, pending)
         return posterior, self._state(hypothesis, q, posterior, known) | {
             "noise": given(noise),
             "nodes": given(_fantasy_nodes(self.outputs, self._fantasies)),
-            "doubt": self._doubts(observed, hypothesis, q, noise, left),
+            "doubt": doubts(observed, hypothesis.run_variance, q, left),
         }
 
     def _state(
@@ -441,32 +441,6 @@ class Belief:
         matters = np.concatenate([throughput, self.limited], axis=1)
         return (self.exists & below)[:, None] & matters
 
-    def _noise(self, observed: Observations, hypothesis: Hypothesis) -> Float[np.ndarray, "N P"]:
-        """Variance of what was measured, that from run to run included; 0 where exact or not."""
-        return observed.noise + observed.share * hypothesis.run_variance
-
-    def _next_noise(
-        self, observed: Observations, hypothesis: Hypothesis
-    ) -> Float[np.ndarray, "N P"]:
-        """Variance of one more run of each cell: as stated there, else as is typical."""
-        stated, between = self._next_noises(observed, hypothesis)
-        return stated + between
-
-    def _next_noises(
-        self, observed: Observations, hypothesis: Hypothesis
-    ) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "N P"]]:
-        """The parts of `_next_noise`: what a run states, and what differs from run to run."""
-        if not observed.noisy:
-            return np.zeros_like(observed.value), np.zeros_like(observed.value)
-        share = observed.share
-        single = np.where(share > 0, observed.noise / np.where(share > 0, share, 1.0), np.nan)
-        typical = np.array(
-            [np.median(row[~np.isnan(row)]) if (row == row).any() else 0.0 for row in single.T]
-        )
-        stated = np.where(np.isnan(single), typical, single)
-        noisy = np.broadcast_to(typical > 0, stated.shape)
-        return np.where(noisy, stated, 0.0), np.where(noisy, hypothesis.run_variance, 0.0)
-
     def _conditioned(
         self, observed: Observations, hypothesis: Hypothesis, pending: tuple[int, ...]
     ) -> tuple[Posterior, Known]:
@@ -476,7 +450,7 @@ class Belief:
         if not pending:
             return posterior, known
         index, mean = np.array(pending), np.asarray(posterior.mean)
-        parts = self._next_noises(observed, hypothesis)
+        parts = next_noises(observed, hypothesis.run_variance)
         assumed = Assumed(index, mean[index], (parts[0][index], parts[1][index]))
         posterior = condition(hyper, self._evidence.data(observed, assumed), self._cells)
         here = np.zeros_like(observed.measured)
@@ -489,43 +463,6 @@ class Belief:
             known.broken,
         )
         return posterior, then
-
-    def _doubts(
-        self,
-        observed: Observations,
-        hypothesis: Hypothesis,
-        q: float,
-        run: np.ndarray,
-        left: Int[np.ndarray, " N"] | None,
-    ) -> tuple[Doubt, Doubt] | None:
-        """The doubt of cells as they are, and after one more run of the variance `run` each."""
-        now = self._doubt(observed, hypothesis, q, left)
-        if now is None:
-            return None
-        with np.errstate(divide="ignore"):
-            together = 1 / (1 / np.asarray(now.noise) + 1 / run)
-        noise = np.where(run > 0, together, np.inf)
-        wider = excess(q, observed.runs.max(initial=0) + 1)[observed.runs + 1]
-        reach = now.reach
-        if left is not None:
-            reach = given(_at_face(np.ones_like(observed.measured), left - 1, q, run.shape))
-        return now, Doubt(given(noise), given(wider), reach)
-
-    def _doubt(
-        self,
-        observed: Observations,
-        hypothesis: Hypothesis,
-        q: float,
-        left: Int[np.ndarray, " N"] | None = None,
-    ) -> Doubt | None:
-        shape = observed.value.shape
-        if left is None and not observed.noisy:
-            return None
-        noise = self._noise(observed, hypothesis)
-        wider = excess(q, observed.runs.max(initial=0))[observed.runs]
-        own = np.where(noise > 0, noise, np.inf)
-        reach = np.ones(shape) if left is None else _at_face(observed.measured, left, q, shape)
-        return Doubt(given(own), given(wider), given(reach))
 
     def _starts(self, count: int, noisy: bool = False) -> Hyper:
         """The prior's median, and points half a unit of log scale around it."""
@@ -576,16 +513,6 @@ def _known(observed: Observations) -> Known:
     value = np.where(observed.exact, observed.value, 0.0)
     arrays = (value, observed.exact, observed.measured, observed.broken)
     return Known(*(given(array) for array in arrays))
-
-
-def _at_face(
-    measured: Bool[np.ndarray, " N"], left: Int[np.ndarray, " N"], q: float, shape: tuple[int, ...]
-) -> Float[np.ndarray, "N P"]:
-    """The share of q by which cells at face value may differ from what they showed."""
-    reach = np.where(measured, np.where(left > 0, _FACE / q, 0.0), 1.0)
-    reach = np.repeat(reach[:, None], shape[1], axis=1)
-    reach[measured, 0] = 0.0
-    return reach
 
 
 @functools.cache
