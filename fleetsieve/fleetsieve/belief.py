@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from fleetsieve.evidence import Assumed, Evidence, given
 from fleetsieve.hyperposterior import centre, chains, thinned, warning_of
 from fleetsieve.noise import doubt, doubts, next_noise, next_noises
-from fleetsieve.observations import Observations, share, throughput_scale
+from fleetsieve.observations import Observations, share, throughput_ceiling, throughput_scale
 from fleetsieve.predicted import Predicted
 from fleetsieve.problem import Problem
 from fleetsieve_kernels.acquisition import Fleet as FleetFacts
@@ -477,7 +477,8 @@ class Belief:
 
     def _levels(self) -> Levels:
         scale = throughput_scale(self.problem)
-        return Levels(given(self.exists), given(self.limited), given(scale))
+        ceiling = throughput_ceiling(self.problem)
+        return Levels(*(given(part) for part in (self.exists, self.limited, scale, ceiling)))
 
     def _needs(self) -> Needs:
         problem = self.problem

@@ -157,8 +157,17 @@ def units(problem: Problem) -> Float[np.ndarray, "N P"]:
 
 def throughput_scale(problem: Problem) -> Float[np.ndarray, " N"]:
     """The offered rate where loads are rates, else 1 request/s."""
-    rates = np.array([kind == "rate" for kind in problem.kind])[:, None, None]
-    return np.where(rates & problem.exists, problem.load, 1.0).ravel()
+    return np.where(_open_loop(problem) & problem.exists, problem.load, 1.0).ravel()
+
+
+def throughput_ceiling(problem: Problem) -> Float[np.ndarray, " N"]:
+    """log(throughput / scale) of a server that keeps up: 0 where loads are rates, else no limit."""
+    limit = np.where(_open_loop(problem), 0.0, np.inf)
+    return np.broadcast_to(limit, problem.exists.shape).ravel()
+
+
+def _open_loop(problem: Problem) -> Bool[np.ndarray, "W 1 1"]:
+    return np.array([kind == "rate" for kind in problem.kind])[:, None, None]
 
 
 def _as_logs(

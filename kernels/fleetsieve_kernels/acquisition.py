@@ -19,10 +19,10 @@ from fleetsieve_kernels.bounds import (
     Known,
     Levels,
     Shift,
+    assumed,
     bound,
     capacity_intervals,
     halfwidth,
-    white_slack,
 )
 from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.hyper import Hyper, constrain
@@ -103,9 +103,9 @@ def view(
     mean, variance = marginals(hyper, data, cells)
     sd = jnp.where(known.exact, 0, jnp.sqrt(variance) * inflation)
     mean = jnp.where(known.exact, known.value, mean)
-    width, slack = halfwidth(q, sd, doubt), white_slack(hyper, q, cells)
+    width, rest = halfwidth(q, sd, doubt), assumed(hyper, q, cells, mean, known, levels)
     intervals = capacity_intervals(
-        bound(mean, width, known), known, levels, slack, fleet.shape, fleet.measured_only
+        bound(mean, width, known), known, levels, rest, fleet.shape, fleet.measured_only
     )
     lower, upper = values_of(intervals, needs, fleet)
     return View(mean, sd, width, *intervals, lower, upper)
@@ -124,8 +124,9 @@ def gap_at(
     fleet: Fleet,
 ) -> Float[Array, ""]:
     """The gap Γ if the outputs were known to be within mean ± width."""
-    bounds, slack = bound(mean, width, known), white_slack(constrain(theta), q, cells)
-    intervals = capacity_intervals(bounds, known, levels, slack, fleet.shape, fleet.measured_only)
+    bounds, hyper = bound(mean, width, known), constrain(theta)
+    rest = assumed(hyper, q, cells, mean, known, levels)
+    intervals = capacity_intervals(bounds, known, levels, rest, fleet.shape, fleet.measured_only)
     lower, upper = values_of(intervals, needs, fleet)
     return upper - lower
 
@@ -155,16 +156,16 @@ def expected_gains(
     w the fulfillment t, t being 98 % of today's V^U. It moves with every workload, where Γ, a
     minimum over workloads, often moves with none.
     """
-    slack = white_slack(constrain(theta), q, cells)
     centre, spread = posterior
+    mean = jnp.where(known.exact, known.value, centre)
+    rest = assumed(constrain(theta), q, cells, mean, known, levels)
 
     def state(
         mean: Array, width: Array, known: Known, shift: Shift | None = None
     ) -> tuple[Array, Array]:
-        facts = known, levels, slack, fleet.shape, fleet.measured_only
+        facts = known, levels, rest, fleet.shape, fleet.measured_only
         return capacity_intervals(bound(mean, width, known), *facts, shift)
 
-    mean = jnp.where(known.exact, known.value, centre)
     sd = jnp.where(known.exact, 0, jnp.sqrt(spread) * inflation)
     intervals = state(mean, halfwidth(q, sd, doubt and doubt[0]), known)
     lower, upper = values_of(intervals, needs, fleet)

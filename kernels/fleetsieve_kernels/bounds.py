@@ -20,6 +20,9 @@ class Levels(NamedTuple):
     exists: Bool[Array, "N"]
     limited: Bool[Array, "N M"]  # whether the workload has an SLO on the metric
     scale: Float[Array, "N"]  # requests/s of output 0 at exp(0): the rate, or 1
+    ceiling: Float[
+        Array, "N"
+    ]  # of output 0 if a server keeps up: 0 where loads are rates, else inf
 
 
 class Known(NamedTuple):
@@ -70,6 +73,30 @@ def white_slack(hyper: Hyper, q: Float[Array, ""], cells: Cells) -> Float[Array,
     return q * jnp.sqrt((own_variances(hyper, cells) + white)[:, 1:])
 
 
+class Assumed(NamedTuple):
+    """What capacities take for granted besides the bounds."""
+
+    slack: Float[Array, "#N M"]  # by how much a cell may be worse than a higher load
+    ceiling: Float[Array, "N"]  # of output 0
+
+
+def assumed(
+    hyper: Hyper,
+    q: Float[Array, ""],
+    cells: Cells,
+    mean: Float[Array, "N P"],
+    known: Known,
+    levels: Levels,
+) -> Assumed:
+    """`white_slack`, and that a server completes no more than it is sent, but for cells' own parts.
+
+    Where a measured cell did complete more by the posterior `mean`, the others may as well.
+    """
+    seen = jnp.max(jnp.where(known.measured, mean[:, 0], -jnp.inf), initial=-jnp.inf)
+    own = q * jnp.sqrt(own_variances(hyper, cells)[:, 0])
+    return Assumed(white_slack(hyper, q, cells), jnp.maximum(levels.ceiling, seen) + own)
+
+
 def own_variances(hyper: Hyper, cells: Cells) -> Float[Array, "N P"]:
     """Variance of each output of a cell that no other cell tells of."""
     latent = jax.vmap(own_variance, (0, None))(_own(hyper), cells)
@@ -115,7 +142,7 @@ def capacity_intervals(
     bounds: Bounds,
     known: Known,
     levels: Levels,
-    slack: Float[Array, "#N M"],
+    rest: Assumed,
     shape: tuple[int, int, int],
     measured_only: bool = True,
     shift: Shift | None = None,
@@ -123,6 +150,7 @@ def capacity_intervals(
     """κ^L and κ^U of every column, requests/s per replica; with a `shift` of each fantasy.
 
     Upper: the best upper throughput before the first level that surely breaks an SLO or broke.
+    Throughput is cut at its `ceiling`.
     Lower: the best lower throughput of a level that was measured and holds (`measured_only`), with
     every level below it holding: as measured, else by its own bound, or by that of a measured level
     above it plus `slack`, a lower load being no harder but for the cells' own parts. A level that
@@ -136,13 +164,14 @@ def capacity_intervals(
         jnp.log(levels.scale)[:, None],
         jnp.stack([levels.exists & ~known.broken, known.measured], axis=-1),
         levels.limited,
-        jnp.broadcast_to(slack, levels.limited.shape),
+        jnp.broadcast_to(rest.slack, levels.limited.shape),
+        rest.ceiling[:, None],
         None if shift is None else jnp.reshape(shift.gain, (shift.gain.shape[0], -1)),
     )
     told = jax.tree.map(lambda each: _by_level(each, shape), told)
 
     def at(told: tuple) -> _Level:
-        lower, upper, scale, (sound, measured), limited, slack, gain = told
+        lower, upper, scale, (sound, measured), limited, slack, ceiling, gain = told
         if shift is not None:
             outputs = lower.shape[0]
             gain = jnp.reshape(gain, (outputs, outputs, 1, *gain.shape[1:]))
@@ -151,7 +180,7 @@ def capacity_intervals(
             lower, upper = lower[:, None] + moved, upper[:, None] + moved
         batch = range(1, lower.ndim - 2)
         limited, slack = jnp.expand_dims(limited, batch), jnp.expand_dims(slack, batch)
-        return _Level(lower, upper, scale[0], sound, measured, limited, slack)
+        return _Level(lower, upper, scale[0], sound, measured, limited, slack, ceiling[0])
 
     def down(above: Array, told: tuple) -> tuple[Array, Array]:
         here = at(told)
@@ -166,8 +195,8 @@ def capacity_intervals(
         likely = here.all(here.lower[1:] + here.upper[1:] <= 0) | ~here.measured
         sure &= here.holds | (eased & here.possible & likely)
         counted = sure & here.holds & (here.measured if measured_only else True)
-        low = jnp.maximum(low, jnp.where(counted, here.lower[0] + here.scale, -jnp.inf))
-        high = jnp.maximum(high, jnp.where(open_, here.upper[0] + here.scale, -jnp.inf))
+        low = jnp.maximum(low, jnp.where(counted, here.throughput(here.lower), -jnp.inf))
+        high = jnp.maximum(high, jnp.where(open_, here.throughput(here.upper), -jnp.inf))
         return (open_, sure, low, high), None
 
     first = at(jax.tree.map(lambda each: each[0], told))
@@ -188,6 +217,11 @@ class _Level(NamedTuple):
     measured: Bool[Array, "*#batch W C"]
     limited: Bool[Array, "M *#batch W C"]
     slack: Float[Array, "M *#batch W C"]
+    ceiling: Float[Array, "*#batch W C"]
+
+    def throughput(self, outputs: Float[Array, "P *batch W C"]) -> Float[Array, "*batch W C"]:
+        """Log of the requests/s that output 0 stands for."""
+        return jnp.minimum(outputs[0], self.ceiling) + self.scale
 
     def all(self, met: Bool[Array, "M *batch W C"]) -> Bool[Array, "*batch W C"]:
         """Whether something is met for every SLO."""

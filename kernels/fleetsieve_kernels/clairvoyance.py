@@ -21,10 +21,10 @@ from fleetsieve_kernels.bounds import (
     Doubt,
     Known,
     Levels,
+    assumed,
     bound,
     capacity_intervals,
     halfwidth,
-    white_slack,
 )
 from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.hyper import Hyper, constrain
@@ -70,9 +70,9 @@ def true_gains(
         centre = jnp.where(known.exact, known.value, mean)
         sd = jnp.where(known.exact, 0, jnp.sqrt(variance) * inflation)
         width = halfwidth(q, sd, doubt)
-        slack, shape = white_slack(hyper, q, cells), fleet.shape
+        rest, shape = assumed(hyper, q, cells, centre, known, levels), fleet.shape
         bounds = bound(centre, width, known)
-        return capacity_intervals(bounds, known, levels, slack, shape, fleet.measured_only)
+        return capacity_intervals(bounds, known, levels, rest, shape, fleet.measured_only)
 
     intervals = state(*posterior, known, q)
     lower, upper = values_of(intervals, needs, fleet)

@@ -20,10 +20,10 @@ from fleetsieve_kernels.bounds import (
     Known,
     Levels,
     Shift,
+    assumed,
     bound,
     capacity_intervals,
     halfwidth,
-    white_slack,
 )
 from fleetsieve_kernels.covariance import Cells
 from fleetsieve_kernels.hyper import Hyper, constrain
@@ -62,11 +62,11 @@ def own_gains(
     of candidates; limits on replicas are passed over.
     """
     workloads, configs, depth = fleet.shape
-    slack = white_slack(constrain(theta), q, cells)
     mean = jnp.where(known.exact, known.value, posterior[0])
+    rest = assumed(constrain(theta), q, cells, mean, known, levels)
     sd = jnp.where(known.exact, 0, jnp.sqrt(posterior[1]) * inflation)
     bounds = bound(mean, halfwidth(q, sd, doubt and doubt[0]), known)
-    kappas = capacity_intervals(bounds, known, levels, slack, fleet.shape, fleet.measured_only)
+    kappas = capacity_intervals(bounds, known, levels, rest, fleet.shape, fleet.measured_only)
     target = SHY * values_of(kappas, needs, fleet)[1] * needs.demand
     lower, upper = (_Others.of(kappa, fleet) for kappa in kappas)
 
@@ -74,8 +74,8 @@ def own_gains(
         column, covariance = told
         w, c = column // configs, column % configs
         at = column * depth + jnp.arange(depth)
-        here = jax.tree.map(lambda part: part[at], (known, levels, slack, inflation, noise, doubt))
-        known_, levels_, slack_, inflation_, noise_, doubt_ = here
+        here = jax.tree.map(lambda part: part[at], (known, levels, rest, inflation, noise, doubt))
+        known_, levels_, rest_, inflation_, noise_, doubt_ = here
         centre, variance = mean[at], posterior[1][at]
 
         def apart(low: Array, high: Array) -> Array:
@@ -98,7 +98,7 @@ def own_gains(
             width = halfwidth(q, sd, one_more_run(doubt_, told))
             then = Known(centre, exact, known_.measured | told, known_.broken)
             shift = Shift(jnp.where(known_.exact[..., None], 0, gain), nodes)
-            facts = then, levels_, slack_, (1, 1, depth), fleet.measured_only
+            facts = then, levels_, rest_, (1, 1, depth), fleet.measured_only
             low, high = capacity_intervals(bound(centre, width, then), *facts, shift)
             low, high = low[:, 0, 0], high[:, 0, 0]
             return jnp.mean(jax.vmap(apart)(low, high)), jnp.mean(high - low)

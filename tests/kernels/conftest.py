@@ -51,6 +51,7 @@ def reference() -> SimpleNamespace:
         white_variances,
         own_variances,
         slack,
+        ceiling,
         latent,
         prior,
         conditioned,
@@ -112,6 +113,13 @@ def slack(hyper, cells):
     """sd of a cell's own part less that of a cell at a higher load: [N, M]."""
     both = own_variances(hyper, cells) + white_variances(hyper)[:, None]
     return np.sqrt(mixing(hyper) ** 2 @ both)[1:].T
+
+
+def ceiling(hyper, cells, q, mean, known, levels):
+    """The highest log throughput seen, or that of a server that keeps up, and q sd of own parts."""
+    highest = max([-np.inf, *mean[known.measured, 0]])
+    own = np.sqrt(mixing(hyper)[0] ** 2 @ own_variances(hyper, cells))
+    return np.maximum(levels.ceiling, highest) + q * own
 
 
 def latent(hyper, r, a, b):
@@ -187,7 +195,7 @@ def negative_log_posterior(theta, cells, index, output, value, noise):
     )
 
 
-def interval(lower, upper, known, levels, slack, measured_only):
+def interval(lower, upper, known, levels, slack, ceiling, measured_only):
     """κ^L and κ^U of one column, level by level (METHOD 3)."""
     there = [bool(e and not b) for e, b in zip(levels.exists, known.broken, strict=True)]
     metrics = [np.flatnonzero(limited) for limited in levels.limited]
@@ -205,22 +213,25 @@ def interval(lower, upper, known, levels, slack, measured_only):
         above = (j for j in range(k + 1, len(there)) if known.measured[j] and holds(j))
         return upper[k, 1 + m] <= 0 or any(upper[j, 1 + m] + slack[k, m] <= 0 for j in above)
 
+    def throughput(k, log):
+        return np.exp(min(log, ceiling[k])) * levels.scale[k]
+
     best_lower = best_upper = 0.0
     for k in range(len(there)):
         if surely_breaks(k):
             break
-        best_upper = max(best_upper, np.exp(upper[k, 0]) * levels.scale[k])
+        best_upper = max(best_upper, throughput(k, upper[k, 0]))
     for k in range(len(there)):
         if surely_breaks(k) or (known.measured[k] and rather_breaks(k)):
             break
         if not all(eased(k, m) for m in metrics[k]):
             break
         if holds(k) and (known.measured[k] or not measured_only):
-            best_lower = max(best_lower, np.exp(lower[k, 0]) * levels.scale[k])
+            best_lower = max(best_lower, throughput(k, lower[k, 0]))
     return best_lower, best_upper
 
 
-def intervals(lower, upper, known, levels, slack, shape, measured_only=True):
+def intervals(lower, upper, known, levels, assumed, shape, measured_only=True):
     """κ^L and κ^U of all columns: two arrays [W, C]."""
     columns = np.arange(np.prod(shape)).reshape(shape)
     found = np.zeros((2, *shape[:2]))
@@ -228,7 +239,8 @@ def intervals(lower, upper, known, levels, slack, shape, measured_only=True):
         at = columns[w, c]
         own = type(known)(*(np.asarray(field)[at] for field in known))
         meant = type(levels)(*(np.asarray(field)[at] for field in levels))
-        found[:, w, c] = interval(lower[at], upper[at], own, meant, slack[at], measured_only)
+        slack, ceiling = (np.asarray(field)[at] for field in assumed)
+        found[:, w, c] = interval(lower[at], upper[at], own, meant, slack, ceiling, measured_only)
     return found
 
 

@@ -40,7 +40,8 @@ class Decision:
         exact[seen] = True
         self.known = Known(value, exact, exact[:, 0], np.arange(CELLS) == FAILED)
         exists = np.arange(CELLS) != ABSENT
-        self.levels = Levels(exists, np.ones((CELLS, 1), bool), rng.uniform(0.5, 2, CELLS))
+        ceiling = np.where(np.arange(CELLS) % 2, 0.0, np.inf)
+        self.levels = Levels(exists, np.ones((CELLS, 1), bool), rng.uniform(0.5, 2, CELLS), ceiling)
         low = np.array([1, 0]) if limited else np.zeros(2, int)
         high = np.array([2, 1]) if limited else np.full(2, GPUS)
         self.needs = Needs(np.array([9.0, 7.0]), np.array([1.0, 2.5]), low, high)
@@ -48,7 +49,8 @@ class Decision:
         self.data = reference.as_table(self.cells, seen, value[seen], 8)
         self.noise = np.where(np.arange(CELLS)[:, None] % 3 == 1, [0.05, 0.1], 0.0)
         self.nodes = rng.standard_normal((3, OUTPUTS))
-        self.slack = Q * reference.slack(self.hyper, self.cells)
+        told = self.hyper, self.cells, Q, value, self.known, self.levels
+        self.assumed = Q * reference.slack(self.hyper, self.cells), reference.ceiling(*told)
 
     def view(self, data=None, known=None):
         return view(
@@ -92,7 +94,7 @@ class Decision:
         centre = np.where(known.exact, known.value, mean)
         return self.reference.intervals(
             *(centre - width, centre + width, known),
-            *(self.levels, self.slack, SHAPE, self.fleet.measured_only),
+            *(self.levels, self.assumed, SHAPE, self.fleet.measured_only),
         )
 
     def values(self, kappas):

@@ -9,9 +9,11 @@ import pytest
 from scipy import stats
 
 from fleetsieve_kernels.bounds import (
+    Assumed,
     Bounds,
     Known,
     Levels,
+    assumed,
     bound,
     capacity_intervals,
     drawn_capacities,
@@ -22,6 +24,8 @@ from fleetsieve_kernels.bounds import (
 # Columns are independent: one call decides 300 random ones.
 SHAPE, METRICS = (30, 10, 5), 2
 CELLS = int(np.prod(SHAPE))
+
+UNBOUNDED = np.full(CELLS, np.inf)
 
 decide = jax.jit(capacity_intervals, static_argnames=("shape", "measured_only"))
 
@@ -63,6 +67,25 @@ def test_white_slack_is_the_width_of_a_difference_of_two_white_parts(reference):
     np.testing.assert_allclose(found[0], 2.5 * spread[1:], rtol=0.01)
 
 
+@pytest.mark.parametrize("highest", [-0.4, 0.7])
+def test_a_server_completes_no_more_than_it_is_sent_or_than_any_was_seen_to(reference, highest):
+    """But for a cell's own part; where the load is a concurrency, nothing is taken for granted."""
+    rng = np.random.default_rng(2)
+    hyper = reference.constrained(reference.draw_theta(rng, 2, 2, 1))
+    cells = reference.draw_cells(rng, (1, 2, 2), 2, 1)
+    levels = Levels(np.ones(4, bool), np.ones((4, 1), bool), np.ones(4), np.repeat([0, np.inf], 2))
+    mean = np.array([[highest, 0.0], [9.0, 0.0], [-0.7, 0.0], [9.0, 0.0]])
+    measured = np.array([True, False, True, False])
+    known = Known(mean, measured[:, None] & np.ones((4, 2), bool), measured, np.zeros(4, bool))
+    found = assumed(hyper, np.asarray(2.0), cells, mean, known, levels)
+    drawn = rng.standard_normal((200_000, 4, 2))
+    own = drawn * np.sqrt(reference.own_variances(hyper, cells).T)
+    spread = np.std(own @ reference.mixing(hyper)[0], axis=0)
+    expected = max(0.0, highest) + 2.0 * spread
+    np.testing.assert_allclose(found.ceiling[:2], expected[:2], rtol=0.01)
+    assert np.isinf(found.ceiling[2:]).all()
+
+
 def random_columns(seed, exact=0.0):
     """Bounds with ties at the SLO, levels left-packed, some measured, failed or unlimited."""
     rng = np.random.default_rng([2, seed])
@@ -73,24 +96,26 @@ def random_columns(seed, exact=0.0):
     exists = np.arange(SHAPE[2]) < rng.choice([0, 2, 4, 5, 5, 5], (*SHAPE[:2], 1))
     per_workload = rng.uniform(size=(SHAPE[0], 1, 1, METRICS)) < 0.8
     limited = np.broadcast_to(per_workload, (*SHAPE, METRICS)).reshape(CELLS, METRICS)
-    levels = Levels(exists.ravel(), limited, rng.uniform(0.5, 3, CELLS))
+    scale = rng.uniform(0.5, 3, CELLS)
+    levels = Levels(exists.ravel(), limited, scale, UNBOUNDED)
     measured = (rng.uniform(size=CELLS) < 0.4) & levels.exists
     broken = (rng.uniform(size=CELLS) < 0.06) & levels.exists
     known = Known(np.zeros_like(lower), np.zeros(lower.shape, bool), measured, broken)
-    return Bounds(lower, upper), known, levels, rng.uniform(0.0, 0.6, (CELLS, METRICS))
+    rest = Assumed(rng.uniform(0.0, 0.6, (CELLS, METRICS)), rng.uniform(-0.5, 2.0, CELLS))
+    return Bounds(lower, upper), known, levels, rest
 
 
-def capacities(bounds, known, levels, slack, measured_only=True):
-    found = decide(bounds, known, levels, slack, shape=SHAPE, measured_only=measured_only)
+def capacities(bounds, known, levels, rest, measured_only=True):
+    found = decide(bounds, known, levels, rest, shape=SHAPE, measured_only=measured_only)
     return [np.asarray(kappa) for kappa in found]
 
 
 @pytest.mark.parametrize("measured_only", [True, False], ids=["measured", "any"])
 @pytest.mark.parametrize("seed", range(4))
 def test_capacity_intervals_follow_the_rules_level_by_level(reference, seed, measured_only):
-    bounds, known, levels, slack = random_columns(seed)
-    found = capacities(bounds, known, levels, slack, measured_only)
-    oracle = reference.intervals(*bounds, known, levels, slack, SHAPE, measured_only)
+    bounds, known, levels, rest = random_columns(seed)
+    found = capacities(bounds, known, levels, rest, measured_only)
+    oracle = reference.intervals(*bounds, known, levels, rest, SHAPE, measured_only)
     np.testing.assert_allclose(found, oracle, rtol=1e-12)
     assert 0 < np.mean(oracle[0] > 0) < np.mean(oracle[1] > 0) < 1
 
@@ -98,32 +123,32 @@ def test_capacity_intervals_follow_the_rules_level_by_level(reference, seed, mea
 @pytest.mark.parametrize("seed", range(4))
 def test_the_lower_capacity_never_exceeds_the_upper(seed):
     """Also where a measured level above would ease one that surely breaks by its own bound."""
-    bounds, known, levels, slack = random_columns(seed)
+    bounds, known, levels, rest = random_columns(seed)
     for measured_only in (True, False):
-        lower, upper = capacities(bounds, known, levels, slack, measured_only)
+        lower, upper = capacities(bounds, known, levels, rest, measured_only)
         assert (lower <= upper).all()
 
 
 def test_the_lower_capacity_counts_no_level_that_was_not_measured():
-    bounds, known, levels, slack = random_columns(5)
-    counted, _ = capacities(bounds, known, levels, slack)
-    throughput = np.exp(bounds.lower[:, 0]) * levels.scale
+    bounds, known, levels, rest = random_columns(5)
+    counted, _ = capacities(bounds, known, levels, rest)
+    throughput = np.exp(np.minimum(bounds.lower[:, 0], rest.ceiling)) * levels.scale
     allowed = np.where(known.measured & levels.exists & ~known.broken, throughput, 0).reshape(SHAPE)
     assert all(
         kappa == 0 or np.isclose(allowed[at], kappa).any() for at, kappa in np.ndenumerate(counted)
     )
     nothing = known._replace(measured=np.zeros(CELLS, bool))
-    assert not capacities(bounds, nothing, levels, slack)[0].any()
+    assert not capacities(bounds, nothing, levels, rest)[0].any()
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_wider_bounds_widen_capacities_but_where_they_ease_a_level_that_broke(seed):
     """It surely broke by its bound alone, and a measured level above it holds."""
-    bounds, known, levels, slack = random_columns(seed)
+    bounds, known, levels, rest = random_columns(seed)
     more = np.random.default_rng(seed).exponential(0.3, bounds.lower.shape)
     more[known.measured] = 0
     wide = Bounds(bounds.lower - more, bounds.upper + more)
-    narrow, wider = (capacities(each, known, levels, slack) for each in (bounds, wide))
+    narrow, wider = (capacities(each, known, levels, rest) for each in (bounds, wide))
     breaks = ((bounds.lower[:, 1:] > 0) & levels.limited).any(axis=1) & ~known.measured
     holds = known.measured & ~((bounds.upper[:, 1:] > 0) & levels.limited).any(axis=1)
     breaks, holds = breaks.reshape(SHAPE), holds.reshape(SHAPE)
@@ -171,7 +196,10 @@ def test_bounds_that_hold_give_capacities_that_hold_on_surfaces_rising_but_for_t
     seed, measured_only
 ):
     truth, bounds, known, levels = a_truth(seed, slack=0.3)
-    lower, upper = capacities(bounds, known, levels, np.full(METRICS, 0.3), measured_only)
+    ceiling = truth[:, 0] + np.random.default_rng([5, seed]).exponential(0.2, CELLS)
+    lower, upper = capacities(
+        bounds, known, levels, Assumed(np.full(METRICS, 0.3), ceiling), measured_only
+    )
     kappa = prefix_capacity(truth, known, levels)
     assert (lower <= kappa * (1 + 1e-12)).all()
     assert (kappa <= upper * (1 + 1e-12)).all()
@@ -181,7 +209,7 @@ def test_bounds_that_hold_give_capacities_that_hold_on_surfaces_rising_but_for_t
 @pytest.mark.parametrize("seed", range(3))
 def test_bounds_that_hold_give_capacities_that_hold_on_any_surface_without_easing(seed):
     truth, bounds, known, levels = a_truth(seed)
-    lower, upper = capacities(bounds, known, levels, np.full(METRICS, np.inf))
+    lower, upper = capacities(bounds, known, levels, Assumed(np.full(METRICS, np.inf), UNBOUNDED))
     kappa = prefix_capacity(truth, known, levels)
     assert (lower <= kappa * (1 + 1e-12)).all()
     assert (kappa <= upper * (1 + 1e-12)).all()
@@ -191,36 +219,46 @@ def test_measuring_everything_exactly_gives_the_capacity_of_the_feasible_prefix(
     truth, _, known, levels = a_truth(7)
     full = Known(truth, np.ones(truth.shape, bool), levels.exists, known.broken)
     bounds = bound(truth + 1.0, np.full(truth.shape, 0.5), full)
-    lower, upper = capacities(bounds, full, levels, np.full(METRICS, 0.4))
+    lower, upper = capacities(bounds, full, levels, Assumed(np.full(METRICS, 0.4), UNBOUNDED))
     np.testing.assert_allclose(lower, prefix_capacity(truth, known, levels), rtol=1e-12)
     np.testing.assert_array_equal(lower, upper)
 
 
 def test_a_measured_violation_wins_over_a_feasible_level_above():
     lower = np.array([[0.0, -1.0], [0.0, 0.1], [0.0, -2.0]])
-    levels = Levels(np.ones(3, bool), np.ones((3, 1), bool), np.array([1.0, 2.0, 4.0]))
+    levels = Levels(
+        np.ones(3, bool), np.ones((3, 1), bool), np.array([1.0, 2.0, 4.0]), UNBOUNDED[:3]
+    )
     known = Known(lower, np.ones((3, 2), bool), np.ones(3, bool), np.zeros(3, bool))
-    found = decide(Bounds(lower, lower), known, levels, np.full(1, 0.5), shape=(1, 1, 3))
+    found = decide(
+        Bounds(lower, lower),
+        known,
+        levels,
+        Assumed(np.full(1, 0.5), UNBOUNDED[:3]),
+        shape=(1, 1, 3),
+    )
     np.testing.assert_allclose(found, np.ones((2, 1, 1)))
 
 
 def test_a_feasible_level_eases_the_one_below_it_up_to_the_slack():
     centre = np.array([[0.0, -0.2], [0.0, -0.3]])
-    levels = Levels(np.ones(2, bool), np.ones((2, 1), bool), np.array([1.0, 2.0]))
+    levels = Levels(np.ones(2, bool), np.ones((2, 1), bool), np.array([1.0, 2.0]), UNBOUNDED[:2])
     exact = np.array([[False] * 2, [True] * 2])
     known = Known(np.where(exact, centre, 0), exact, exact[:, 0], np.zeros(2, bool))
     bounds = bound(centre, np.full((2, 2), 1.0), known)
     for slack, counted in ((0.25, 2.0), (0.35, 0.0)):
-        lower, _ = decide(bounds, known, levels, np.full(1, slack), shape=(1, 1, 2))
+        lower, _ = decide(
+            bounds, known, levels, Assumed(np.full(1, slack), UNBOUNDED[:2]), shape=(1, 1, 2)
+        )
         assert lower == counted
 
 
 def test_leading_axes_of_the_bounds_are_decided_one_by_one():
-    (low, high), known, levels, slack = random_columns(8)
+    (low, high), known, levels, rest = random_columns(8)
     batch = Bounds(np.stack([low, low - 0.3]), np.stack([high, high + 0.2]))
-    together = capacities(batch, known, levels, slack)
+    together = capacities(batch, known, levels, rest)
     for i in range(2):
-        alone = capacities(Bounds(batch.lower[i], batch.upper[i]), known, levels, slack)
+        alone = capacities(Bounds(batch.lower[i], batch.upper[i]), known, levels, rest)
         np.testing.assert_allclose([kappa[i] for kappa in together], alone, rtol=1e-12)
 
 
@@ -237,21 +275,23 @@ def test_a_model_that_broke_down_bounds_nothing():
     exact = np.array([[True, True], [False, False], [False, False]])
     value = np.where(exact, [0.2, -0.5], 0.0)
     known = Known(value, exact, np.ones(3, bool), np.zeros(3, bool))
-    levels = Levels(np.ones(3, bool), np.ones((3, 1), bool), np.ones(3))
+    levels = Levels(np.ones(3, bool), np.ones((3, 1), bool), np.ones(3), UNBOUNDED[:3])
     mean, width = np.full((3, 2), -1.0), np.full((3, 2), 0.1)
     mean[1], width[2] = np.nan, np.nan
     bounds = bound(mean, width, known)
-    lower, upper = decide(bounds, known, levels, np.full(1, 0.5), shape=(1, 1, 3))
+    lower, upper = decide(
+        bounds, known, levels, Assumed(np.full(1, 0.5), UNBOUNDED[:3]), shape=(1, 1, 3)
+    )
     assert float(lower.item()) == pytest.approx(np.exp(0.2))
     assert np.exp(20) < float(upper.item()) < np.inf
 
 
 def test_single_precision_stays_single():
-    bounds, known, levels, slack = random_columns(9)
+    bounds, known, levels, rest = random_columns(9)
     with jax.enable_x64(False):
-        found = decide(Bounds(*(np.float32(b) for b in bounds)), known, levels, slack, shape=SHAPE)
+        found = decide(Bounds(*(np.float32(b) for b in bounds)), known, levels, rest, shape=SHAPE)
     assert {kappa.dtype for kappa in found} == {np.dtype("float32")}
-    for rough, precise in zip(found, capacities(bounds, known, levels, slack), strict=True):
+    for rough, precise in zip(found, capacities(bounds, known, levels, rest), strict=True):
         np.testing.assert_allclose(rough, precise, rtol=1e-5)
 
 

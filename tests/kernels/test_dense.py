@@ -107,7 +107,7 @@ def programs(reference):
     rows = reference.as_rows(cells, cell, output, np.ones(5), np.full(5, 0.1), 8)
     flags = np.zeros(count, bool)
     known = Known(np.zeros((count, 2)), np.zeros((count, 2), bool), flags, flags)
-    levels = Levels(~flags, np.ones((count, 1), bool), np.ones(count))
+    levels = Levels(~flags, np.ones((count, 1), bool), np.ones(count), np.zeros(count))
     needs = Needs(np.ones(2), np.ones(2), np.zeros(2, int), np.full(2, 4))
     fleet = Fleet("max-min", (1, 2), 4, SHAPE)
     wide, q = np.ones((count, LATENTS)), np.asarray(2.0)

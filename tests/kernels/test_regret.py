@@ -26,7 +26,7 @@ def fleet(reference):
     value[index] = [[0.1, -0.3], [0.2, 0.4], [0.5, -0.1]]
     measured = np.isin(np.arange(8), index)
     known = Known(value, np.stack(2 * [measured], axis=1), measured, np.zeros(8, bool))
-    levels = Levels(np.ones(8, bool), np.ones((8, 1), bool), np.tile([1.0, 2.0], 4))
+    levels = Levels(np.ones(8, bool), np.ones((8, 1), bool), np.tile([1.0, 2.0], 4), np.zeros(8))
     return theta, cells, index, known, levels
 
 
