@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 OBJECTIVES = ("max-min", "aggregate", "weighted")
+# Of [0, 1]: values of V come out to 1e-12, far below what counts as equal.
 _HALVINGS = 40
 
 
